@@ -21,8 +21,8 @@ from agl_local import bases
 from agl_local.bases import Member, SharedBase, same_files
 from agl_local.driver import LocalDriver
 from agl_local.generation.engine import Engine, EngineError, Request
-from agl_local.generation.turns import Turns
-from agl_local.http.process import Beside, Seat
+from agl_local.generation.loop import EngineLoop
+from agl_local.http.process import Beside, Tenant
 from agl_local.http.thread import EngineThread
 from agl_local.http.vllm_engine import VllmEngine
 from agl_local.network.linear import Linear
@@ -226,23 +226,23 @@ def adapters(base: LanguageModel, name: str) -> LanguageModel:
 
 @contextmanager
 def together(deterministic: bool = False) -> Iterator[dict[str, Engine]]:
-    """Two engines over one base, which take turns."""
+    """Two engines over one base, which compute in turn."""
     policy = tiny_policy(std=0.2)
     policy.model.pack()
-    base, turns = become_base(policy.model), Turns("engines", 1)
+    base, loop = become_base(policy.model), EngineLoop("engines", 1)
     engines: dict[str, Engine] = {}
     try:
         for name, lora in LORAS.items():
             engines[name] = Engine(
                 replace(policy, model=starting_point(base)), keep=False, lora=lora, slots=4, max_len=64,
-                name=name, deterministic=deterministic, turns=turns,
+                name=name, deterministic=deterministic, loop=loop,
             )  # fmt: skip
             engines[name].load_weights(published(adapters(base, name)), 1)
         yield engines
     finally:
         for engine in engines.values():
             engine.close()
-        assert turns.thread is None
+        assert loop.thread is None
 
 
 @contextmanager
@@ -321,22 +321,22 @@ def test_new_weights_of_one_are_not_the_others() -> None:
 
 def test_who_cannot_join_and_who_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(threading, "excepthook", lambda args: None)
-    turns = Turns("engines", 1)
-    with Engine(tiny_policy(), slots=2, max_len=64, name="a", turns=turns) as a:
-        thread, policy = turns.thread, tiny_policy()
+    loop = EngineLoop("engines", 1)
+    with Engine(tiny_policy(), slots=2, max_len=64, name="a", loop=loop) as a:
+        thread, policy = loop.thread, tiny_policy()
         monkeypatch.setattr("agl_local.generation.passes.Batched.check", lambda _: 1 / 0)
         with pytest.raises(ZeroDivisionError):
-            Engine(policy, slots=2, max_len=64, name="b", turns=turns)
+            Engine(policy, slots=2, max_len=64, name="b", loop=loop)
         monkeypatch.undo()
         monkeypatch.setattr(threading, "excepthook", lambda args: None)
-        assert ask(a, PROMPT, max_tokens=2) and turns.thread is thread
-        with Engine(policy, slots=2, max_len=64, name="b", turns=turns) as b:
+        assert ask(a, PROMPT, max_tokens=2) and loop.thread is thread
+        with Engine(policy, slots=2, max_len=64, name="b", loop=loop) as b:
             monkeypatch.setattr(b, "_sweep", lambda: (_ for _ in ()).throw(SystemError("broken")))
             with pytest.raises(EngineError, match="its thread failed: SystemError"):
                 ask(b, PROMPT)
             with pytest.raises(EngineError, match="does not run: its thread failed"):
                 ask(a, PROMPT)
-    assert turns.thread is None
+    assert loop.thread is None
 
 
 @pytest.mark.slow
@@ -361,22 +361,22 @@ async def test_one_process_serves_all_and_ends_with_the_last(tmp_path: Path, qua
             [choice] = answer["choices"]
             wanted = scores(driver, choice["token_ids"])
             assert choice["logprobs"]["token_logprobs"] == pytest.approx(wanted, abs=1e-5)
-        [seat] = a._engines.each if a._engines is not None else ()
-        assert isinstance(seat, Seat)
+        [tenant] = a._engines.each if a._engines is not None else ()
+        assert isinstance(tenant, Tenant)
         await a.close()
-        assert seat.process.alive() and logprobs(llms[1], body) and b.engine_died() is None
+        assert tenant.process.alive() and logprobs(llms[1], body) and b.engine_died() is None
     finally:
         for driver in (b, a):
             await driver.close()
-    assert not seat.process.alive() and b._base is not None and not b._base._weights
+    assert not tenant.process.alive() and b._base is not None and not b._base._weights
 
 
 async def test_a_policy_that_never_starts_leaves_nothing_behind(tmp_path: Path) -> None:
-    """The process is given up by those that were seated, and its shared memory with it."""
+    """The process is given up by its tenants, and its shared memory with it."""
     base = SharedBase([member(saved_policy(tmp_path / "policy"), name, engine="process") for name in "ab"])
     engines = base.engines("a", base.policy("a"))
     weights = list(base._weights.values())
-    assert len(weights) == 2 and isinstance(engines.each[0], Seat)
+    assert len(weights) == 2 and isinstance(engines.each[0], Tenant)
     engines.close()
     engines.close()
     assert not any(one._files for one in weights) and not base._processes

@@ -206,7 +206,7 @@ def test_a_dead_thread_fails_everyone(policy, monkeypatch):
     seen = []
     monkeypatch.setattr(threading, "excepthook", lambda args: seen.append(args.exc_type))
     engine = Engine(policy, slots=2, max_len=64)
-    thread = engine._turns.thread
+    thread = engine._loop.thread
     assert thread is not None
     monkeypatch.setattr(engine, "_sweep", lambda: (_ for _ in ()).throw(SystemError("broken")))
     future = engine.submit(Request(PROMPT, Sampling()))

@@ -20,9 +20,9 @@ from typing import Protocol
 from agentlightning.gateway.base import RunGateway
 from agentlightning.types.work import PolicyFolder
 from agl_local import peers
-from agl_local.generation.turns import Turns
+from agl_local.generation.loop import EngineLoop
 from agl_local.http.engines import Engines, Serving
-from agl_local.http.process import Beside, EngineProcess, Seat
+from agl_local.http.process import Beside, EngineProcess, Tenant
 from agl_local.http.thread import EngineThread, cores_of
 from agl_local.network.layout import realise
 from agl_local.network.lora import become_base, starting_point
@@ -106,11 +106,12 @@ class SharedBase:
         self._lock = threading.Lock()
         self._trained: Policy | None = None
         self._served: LanguageModel | None = None
-        self._turns = Turns("engines", cores_of(self._options.deterministic))
+        self._loop = EngineLoop("engines", cores_of(self._options.deterministic))
         self._token = secrets.token_urlsafe(32)
         self._processes: list[EngineProcess] = []
         self._weights: dict[str, SharedWeights] = {}
-        self._seated: set[str] = set()
+        self._asking: set[str] = set()
+        """Policies whose engines are not closed."""
 
     def policy(self, name: str) -> Policy:
         """A policy for the trainer, in float32 and without adapters. Raises UsageError for a folder that
@@ -131,7 +132,7 @@ class SharedBase:
         if self._options.engine == "vllm":
             return make_engines(member.path, name, member.options, loaded)
         if self._options.engine == "process":
-            return self._seats(name)
+            return self._tenants(name)
         with self._lock:
             return self._thread(member, loaded)
 
@@ -150,7 +151,7 @@ class SharedBase:
             replace(loaded, model=starting_point(self._served)),
             keep=False,
             lora=o.lora,
-            turns=self._turns,
+            loop=self._loop,
             name=member.name,
             slots=o.max_num_seqs,
             max_len=o.max_len,
@@ -161,14 +162,14 @@ class SharedBase:
         return Engines([engine], weights, self._token)
 
     # ---------------------------------------------------------------------------- in processes of their own
-    def _seats(self, name: str) -> Engines:
+    def _tenants(self, name: str) -> Engines:
         with self._lock:
-            if not self._seated:
+            if not self._asking:
                 self._weights = {one: SharedWeights(self._options.dtype) for one in self._members}
                 self._processes = [self._process() for _ in range(self._options.engines)]
-            self._seated.add(name)
-            seats: list[Serving] = [Seat(process, name, self._leave) for process in self._processes]
-            return Engines(seats, self._weights[name], self._token)
+            self._asking.add(name)
+            tenants: list[Serving] = [Tenant(process, name, self._leave) for process in self._processes]
+            return Engines(tenants, self._weights[name], self._token)
 
     def _process(self) -> EngineProcess:
         first, *others = self._members.values()
@@ -203,8 +204,8 @@ class SharedBase:
     def _leave(self, name: str) -> None:
         """End the processes when the last policy leaves them."""
         with self._lock:
-            self._seated.discard(name)
-            if self._seated:
+            self._asking.discard(name)
+            if self._asking:
                 return
             processes, self._processes = self._processes, []
             weights, self._weights = self._weights, {}

@@ -1,6 +1,6 @@
 """Continuous batching of one policy over a key-value cache: requests join and leave at any step.
 
-One thread runs the network (``turns``); everybody else talks to it through ``submit``, ``pause``, ``resume``
+One thread runs the network (``loop``); everybody else talks to it through ``submit``, ``pause``, ``resume``
 and ``load_weights``. Invariants: a request's tokens and log probabilities depend on its prompt, sampling
 settings, seed and the weights only, not on neighbours, arrival order or what was cached (to float32's
 rounding; bit for bit when ``deterministic``); the engine's weights change in ``load_weights`` alone; every
@@ -22,6 +22,7 @@ from torch import Tensor
 
 from agl_local.generation.choices import AT_ONCE
 from agl_local.generation.confined import Logits
+from agl_local.generation.loop import EngineLoop
 from agl_local.generation.orders import Order, PauseMode, pause_mode
 from agl_local.generation.passes import Batched, Passes
 from agl_local.generation.request import (
@@ -37,7 +38,6 @@ from agl_local.generation.request import (
 from agl_local.generation.sampler import Drawn
 from agl_local.generation.stats import Stats
 from agl_local.generation.tiled import Tiled
-from agl_local.generation.turns import Turns
 from agl_local.network.layout import Layout, realise
 from agl_local.network.lora import Lora, adapt
 from agl_local.network.product import free_blocks
@@ -59,7 +59,7 @@ class Engine:
     ``keep``: the engine takes a copy of the policy's network; False: the network itself, which nobody else
     may use from then on. ``lora``: beside a base that stays as it is (``LanguageModel.fixed``), the adapters
     whose matrices are its weights to load (``policy.folder.published``); as long as there are none, it serves
-    the base. ``turns``: the thread that it shares with other engines (None: it has its own, of ``threads``).
+    the base. ``loop``: the one that it shares with other engines (None: it has its own, of ``threads``).
 
     Raises NotInvariant where ``deterministic`` cannot be promised.
     """
@@ -76,7 +76,7 @@ class Engine:
         version: int = 0,
         threads: int | None = None,
         deterministic: bool = False,
-        turns: Turns | None = None,
+        loop: EngineLoop | None = None,
     ) -> None:
         if slots < 1:
             raise ValueError(f"slots must be at least 1, got {slots}")
@@ -105,9 +105,9 @@ class Engine:
         self._paused: PauseMode | None = None
         self._closed: str | None = None
         self._ended = threading.Event()
-        self._turns = turns or Turns(f"engine-{name}", threads)
-        self._wake = self._turns.wake
-        self._turns.join(self, self._passes.check)
+        self._loop = loop or EngineLoop(f"engine-{name}", threads)
+        self._wake = self._loop.wake
+        self._loop.join(self, self._passes.check)
 
     # ---- for everybody
 
@@ -207,12 +207,12 @@ class Engine:
     def close(self, timeout: float = 10.0) -> None:
         """Stop computing; requests that have not finished fail with EngineError. Idempotent."""
         with self._wake:
-            thread = self._turns.thread
+            thread = self._loop.thread
             self._closed = self._closed or "it was closed"
             self._wake.notify()
         if threading.current_thread() is not thread:
             self._ended.wait(timeout)
-            if thread is not None and self._turns.thread is not thread:  # it was the last
+            if thread is not None and self._loop.thread is not thread:  # it was the last
                 thread.join(timeout)
 
     def __enter__(self) -> Engine:
@@ -243,7 +243,7 @@ class Engine:
 
     def _how(self, mode: str) -> PauseMode:
         """``mode``, if this thread may give orders. Raises EngineError or ValueError."""
-        if threading.current_thread() is self._turns.thread:
+        if threading.current_thread() is self._loop.thread:
             raise EngineError(
                 "a token callback cannot pause or update its own engine: it would wait for itself"
             )
@@ -276,14 +276,14 @@ class Engine:
         return self._closed is not None
 
     def has_work(self) -> bool:
-        """As every ``turns.TurnTaker``."""
+        """As every ``loop.InLoop``."""
         if self._running and self._paused != "hold":
             return True
         if self._orders or (self._waiting and self._paused is None):
             return True
         return any(s.group.over for s in self._running) or any(s.group.over for s in self._waiting)
 
-    def turn(self) -> None:
+    def step(self) -> None:
         """Sweep the cancelled, carry out orders, admit, and one decode step."""
         self._sweep()
         while self._orders and (not self._running or "hold" in (self._orders[0].mode, self._paused)):

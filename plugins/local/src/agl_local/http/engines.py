@@ -1,7 +1,7 @@
 """The engines of one policy, one or more: started, given new weights and closed together.
 
-Each is a process of its own, or has a seat in one that serves other policies too; once weights were
-published, all map the same memory and none has a copy. Who talks to which is for the gateway to say.
+Each is a process of its own, or a tenant of one that serves other policies too; once weights were published,
+all map the same memory and none has a copy. Who talks to which is for the gateway to say.
 Invariants: after :meth:`Engines.update` all serve the same version; whatever was begun is closed by
 :meth:`Engines.close`, also where one of them did not start.
 """
@@ -21,7 +21,7 @@ from agentlightning.types import LLM
 from agl_local.generation.orders import PauseMode
 from agl_local.generation.request import EngineError
 from agl_local.http.child import Child
-from agl_local.http.process import EngineProcess, Seat
+from agl_local.http.process import EngineProcess, Tenant
 from agl_local.http.vllm_engine import VllmEngine, for_vllm
 from agl_local.network.model import LanguageModel
 from agl_local.policy.folder import State, published
@@ -131,5 +131,5 @@ class Engines:
 
 def _child(engine: Serving) -> Child | None:
     """The process that ``engine`` is in, if that is not ours."""
-    served = engine.process if isinstance(engine, Seat) else engine
+    served = engine.process if isinstance(engine, Tenant) else engine
     return served if isinstance(served, Child) else None

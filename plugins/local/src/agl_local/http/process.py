@@ -1,6 +1,6 @@
 """The engine as a child process: its own interpreter and cores, the driver's weights in shared memory.
 
-It serves one policy, or several over one base, each in its :class:`Seat`. What every such process is asked is
+It serves one policy, or several over one base, each a :class:`Tenant`. What every such process is asked is
 in ``child``.
 """
 
@@ -54,7 +54,7 @@ class EngineProcess(Child):
         """``quantize``, ``lora``: see ``policy.folder.load_policy`` and ``engine.Engine``. ``weights``: where
         new ones come from, if several engines share them; None: its own. ``token``: the API key that requests
         must bear, 16 characters or more; None: whoever reaches it may ask it. ``beside``: further policies,
-        for which each is given a :class:`Seat`.
+        each of which is a :class:`Tenant`.
         """
         super().__init__(name, timeout)
         self._token = secrets.token_urlsafe(32)
@@ -166,7 +166,7 @@ class EngineProcess(Child):
         return dict(content)
 
 
-class Seat:
+class Tenant:
     """What one of the policies of ``process`` asks of it. The first that starts, starts the process;
     ``leave`` is told the policy's name when it asks no more.
     """
@@ -190,7 +190,7 @@ class Seat:
         return self.process.update(handover, version, mode, self.name)
 
     def close(self) -> None:
-        """Give the seat up. Idempotent."""
+        """Ask no more. Idempotent."""
         self._leave(self.name)
 
 

@@ -28,7 +28,7 @@ from agentlightning.child_environment import hide_secrets
 from agentlightning.types import UsageError
 from agentlightning.webserver.loopback import check_interface, token_from_env
 from agl_local.generation.engine import Engine
-from agl_local.generation.turns import Turns
+from agl_local.generation.loop import EngineLoop
 from agl_local.http.app import TOKEN_VARIABLE, create_app, serve
 from agl_local.http.process import Beside
 from agl_local.network.lora import Lora, become_base, starting_point
@@ -131,9 +131,9 @@ def _open(args: argparse.Namespace, threads: int) -> Iterator[Engine]:
     """The engines of all policies, each as soon as it is open."""
     for name, path in zip(args.name, args.policy, strict=True):
         policy = load_policy(path, args.device, args.dtype, quantize=args.quantize)
-        turns = None
+        loop = None
         if args.beside:
-            turns = Turns("engines", threads)
+            loop = EngineLoop("engines", threads)
             policy.model.pack()
             become_base(policy.model)
         first = Beside(path=path, name=name, lora=args.lora, slots=args.slots, max_len=args.max_len)
@@ -152,7 +152,7 @@ def _open(args: argparse.Namespace, threads: int) -> Iterator[Engine]:
                 version=args.version,
                 threads=threads,
                 deterministic=args.deterministic,
-                turns=turns,
+                loop=loop,
             )
 
 

@@ -11,8 +11,8 @@ import threading
 from concurrent.futures import Future
 
 from agl_local.generation.engine import Engine, PauseMode
+from agl_local.generation.loop import EngineLoop
 from agl_local.generation.request import EngineError
-from agl_local.generation.turns import Turns
 from agl_local.http.app import create_app, serve
 from agl_local.network.lora import Lora
 from agl_local.policy.folder import Policy
@@ -28,7 +28,7 @@ class EngineThread:
     """Serves a copy of ``policy`` on loopback; the interface that the driver needs of ``EngineProcess``.
     Quantised matrices are not copied.
 
-    ``keep``, ``lora``, ``turns``, ``deterministic``: see ``engine.Engine``; the last on one core
+    ``keep``, ``lora``, ``loop``, ``deterministic``: see ``engine.Engine``; the last on one core
     (:func:`cores_of`), so that it does not depend on torch's setting.
     """
 
@@ -43,7 +43,7 @@ class EngineThread:
         deterministic: bool = False,
         keep: bool = True,
         lora: Lora | None = None,
-        turns: Turns | None = None,
+        loop: EngineLoop | None = None,
         weights: SharedWeights | None = None,
         token: str | None = None,
     ) -> None:
@@ -60,7 +60,7 @@ class EngineThread:
             version=version,
             threads=cores_of(deterministic),
             deterministic=deterministic,
-            turns=turns,
+            loop=loop,
         )
         self._mapped: MappedWeights | None = None
         self.address = ""

@@ -189,7 +189,7 @@ class Attention(nn.Module):
         self.o_proj = Linear(self.heads * dim, hidden, bias=False)
         self.q_norm: RMSNorm | None = RMSNorm(dim, config.rms_eps) if config.qk_norm else None
         self.k_norm: RMSNorm | None = RMSNorm(dim, config.rms_eps) if config.qk_norm else None
-        self.turns = layer not in config.no_rope
+        self.rotates = layer not in config.no_rope
         self.packed: Matrix | None = None
 
     def pack(self) -> None:
@@ -209,7 +209,7 @@ class Attention(nn.Module):
         v = self.v_proj(x).view(batch, length, self.kv_heads, self.head_dim)
         if self.q_norm is not None and self.k_norm is not None:
             q, k = self.q_norm(q), self.k_norm(k)
-        return (rotate(q, rope), rotate(k, rope), v) if self.turns else (q, k, v)
+        return (rotate(q, rope), rotate(k, rope), v) if self.rotates else (q, k, v)
 
     def forward(self, x: Tensor, rope: Rope) -> Tensor:
         return self._output(causal(*self.project(x, rope)))
@@ -235,7 +235,7 @@ class Attention(nn.Module):
             queries, keys = turning[:, : self.heads - first], turning[:, self.heads - first :]
             queries.copy_(self.q_norm(queries))
             keys.copy_(self.k_norm(keys))
-        if self.turns:
+        if self.rotates:
             rotate_(turning, rope)
         return joint
 

@@ -1,8 +1,9 @@
-"""The thread in which engines compute. An engine has one of its own, or shares it with others of its process.
+"""The loop in which engines compute, in a thread. An engine has one of its own, or shares it with others.
 
-Those that share one take turns, a step each: every thread that computes in parallel keeps a pool of threads
-of its own, and pools that are more than the cores slow each other down (``network.pool``). Invariants: an
-engine computes in this thread alone; each that has joined is abandoned once, however the thread ends.
+Those that share one compute in turn, a step each: every thread that computes in parallel keeps a pool of
+threads of its own, and pools that are more than the cores slow each other down (``network.pool``).
+Invariants: an engine computes in this thread alone; each that has joined is abandoned once, however the
+thread ends.
 """
 
 from __future__ import annotations
@@ -18,24 +19,24 @@ from agl_local.generation.request import EngineError
 from agl_local.network.pool import start_thread
 
 
-class TurnTaker(Protocol):
-    """An engine, as its thread sees it."""
+class InLoop(Protocol):
+    """An engine, as its loop sees it."""
 
     @property
     def closed(self) -> bool:
-        """Whether it wants no more turns. Asked while ``Turns.wake`` is held."""
+        """Whether it has left. Asked while ``EngineLoop.wake`` is held."""
 
     def has_work(self) -> bool:
-        """Whether a turn would do something. Asked while ``Turns.wake`` is held."""
+        """Whether a step would do something. Asked while ``EngineLoop.wake`` is held."""
 
-    def turn(self) -> None:
+    def step(self) -> None:
         """One step."""
 
     def abandon(self, reason: str) -> None:
         """Its last call from the thread: what still waits fails."""
 
 
-class Turns:
+class EngineLoop:
     """A thread that begins with the first of its engines and ends with the last. ``threads``: cores for torch
     in it (None: as torch is set).
     """
@@ -46,11 +47,11 @@ class Turns:
         self.thread: threading.Thread | None = None
         """None while nobody computes."""
         self._name, self._threads = name, threads
-        self._members: list[TurnTaker] = []
-        self._arrivals: list[tuple[TurnTaker, Callable[[], None], Future[None]]] = []
+        self._members: list[InLoop] = []
+        self._arrivals: list[tuple[InLoop, Callable[[], None], Future[None]]] = []
 
-    def join(self, member: TurnTaker, first: Callable[[], None]) -> None:
-        """Give ``member`` its turns from now on. ``first`` runs in the thread before: what it raises is
+    def join(self, member: InLoop, first: Callable[[], None]) -> None:
+        """Let ``member`` step from now on. ``first`` runs in the thread before: what it raises is
         raised here, and the member has not joined.
         """
         joined: Future[None] = Future()
@@ -66,7 +67,7 @@ class Turns:
             with torch.inference_mode():
                 while (ready := self._wait()) is not None:
                     for member in ready:
-                        member.turn()
+                        member.step()
         except BaseException as error:
             self._fail(f"its thread failed: {error!r}")
             raise
@@ -81,7 +82,7 @@ class Turns:
         for _, _, joined in arrivals:
             joined.set_exception(EngineError(reason))
 
-    def _wait(self) -> list[TurnTaker] | None:
+    def _wait(self) -> list[InLoop] | None:
         """Sleep until somebody has something to do, or comes or goes; those with something to do, None once
         all are gone.
         """
@@ -104,7 +105,7 @@ class Turns:
     def _stirs(self) -> bool:
         return bool(self._arrivals) or any(one.closed or one.has_work() for one in self._members)
 
-    def _admit(self, member: TurnTaker, first: Callable[[], None], joined: Future[None]) -> None:
+    def _admit(self, member: InLoop, first: Callable[[], None], joined: Future[None]) -> None:
         try:
             first()
         except BaseException as error:
