@@ -73,11 +73,12 @@ def micro_batches(rows: Sequence[Row]) -> list[list[Row]]:
     return [by_length[i : i + MICRO_ROWS] for i in range(0, len(by_length), MICRO_ROWS)]
 
 
-def loss(model: CausalLM, rows: list[Row], reading: float = 0.0) -> tuple[Tensor, int]:
+def loss(model: CausalLM, rows: list[Row], prompt_weight: float = 0.0) -> tuple[Tensor, int]:
     """Summed negative log-likelihood of the answer tokens of ``rows``, and how many there are.
 
-    ``reading``: what the mean of a prompt's tokens weighs beside that of the answers'. A network that says
-    what comes next in a prompt learns to look things up in it, of which answers of few tokens tell little.
+    ``prompt_weight``: what the mean over a prompt's tokens weighs beside the mean over the answers'. A
+    network that says what comes next in a prompt learns to look things up in it, of which answers of few
+    tokens tell little.
     """
     ids = torch.nn.utils.rnn.pad_sequence([torch.tensor(ids) for ids, _ in rows], batch_first=True)
     columns = torch.arange(ids.shape[1] - 1)
@@ -90,9 +91,9 @@ def loss(model: CausalLM, rows: list[Row], reading: float = 0.0) -> tuple[Tensor
 
     count = int(answer.sum())
     found = summed(answer)
-    if reading:
+    if prompt_weight:
         prompt = (columns < start).expand_as(answer)
-        found = found + reading * count * summed(prompt) / int(prompt.sum())
+        found = found + prompt_weight * count * summed(prompt) / int(prompt.sum())
     return found, count
 
 
@@ -110,10 +111,10 @@ def teach(
     steps: int,
     log_every: int = 50,
     layers: int = 2,
-    reading: float = 0.0,
+    prompt_weight: float = 0.0,
 ) -> Policy:
     """A fresh policy, trained for ``steps`` steps, each on the micro-batches that ``batches`` gives.
-    ``reading``: as of :func:`loss`.
+    ``prompt_weight``: as of :func:`loss`.
     """
     torch.set_num_threads(1)
     shape = shape_of(tokenizer, layers)
@@ -127,7 +128,7 @@ def teach(
         tokens = sum(len(ids) - prompt for rows in parts for ids, prompt in rows)
         total = 0.0
         for rows in parts:
-            summed, _ = loss(model, rows, reading)
+            summed, _ = loss(model, rows, prompt_weight)
             (summed / tokens).backward()  # type: ignore[no-untyped-call]
             total += summed.item() / tokens
         torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP)

@@ -35,7 +35,7 @@ MIXED = 40
 SEEN = 2
 """How often each turn is seen: to play a game takes as long as to learn its turns."""
 LAYERS = 3
-READING = 0.5
+PROMPT_WEIGHT = 0.5
 """What a prompt's tokens weigh beside an answer's."""
 HELD_OUT = 192
 TEMPLATE = HERE.parent / "quickstart" / "template.jinja"
@@ -85,7 +85,7 @@ def batches(chat: ChatTokenizer, seed: int, steps: int) -> Iterator[list[list[te
 def build(seed: int, steps: int = STEPS, log_every: int = 50) -> Policy:
     """Train a fresh policy for ``steps`` steps."""
     chat = tokenizer()
-    return teaching.teach(chat, batches(chat, seed, steps), seed, steps, log_every, LAYERS, READING)
+    return teaching.teach(chat, batches(chat, seed, steps), seed, steps, log_every, LAYERS, PROMPT_WEIGHT)
 
 
 def main() -> None:

@@ -157,7 +157,7 @@ def test_transformers_tokenizes_unseen_text_alike(policy: Policy) -> None:
         assert theirs.encode(text) == policy.tokenizer.encode(text), text
 
 
-def test_reading_weighs_a_prompts_mean_beside_the_answers(policy: Policy) -> None:
+def test_a_prompts_mean_is_weighed_beside_the_answers(policy: Policy) -> None:
     rows = [([5, 6, 7, 8, 9], 3), ([6, 7, 8], 1)]
     told = []
     with torch.no_grad():
