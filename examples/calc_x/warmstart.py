@@ -55,7 +55,8 @@ def build(
 ) -> Policy:
     """Train a fresh policy for ``steps`` steps of ``FIRST_CALLS + SECOND_CALLS`` rows."""
     tokenizer = tokenizer or build_tokenizer()
-    return teaching.teach(tokenizer, batches(tokenizer, seed, wordings), seed, steps, log_every)
+    policy = teaching.fresh(tokenizer, seed)
+    return teaching.teach(policy, batches(tokenizer, seed, wordings), steps, log_every)
 
 
 def main() -> None:

@@ -68,7 +68,7 @@ def tokenizer() -> ChatTokenizer:
 def build(seed: int, log_every: int = 25) -> Policy:
     """Train a fresh policy on the teacher's chats."""
     lessons = ((islice(chats(seed, errs), count), settings) for errs, count, settings in LESSONS)
-    return teaching.teach_chats(tokenizer(), lessons, seed, log_every)
+    return teaching.teach_chats(teaching.fresh(tokenizer(), seed), lessons, log_every)
 
 
 def main() -> None:

@@ -32,16 +32,24 @@ TOOLS: list[dict[str, Any]] = [
 ]
 """The agent's tools, as much of them as the chat template shows."""
 Chat = dict[str, Any]
+Reading = tuple[list[dict[str, Any]], dict[str, Any]]
+"""A prompt whose last message is a document, and the reply to it."""
 
 
 def world(dealt: random.Random) -> list[Document]:
-    """The documents of all countries, each fact dealt anew among those that have it."""
+    """The documents of all countries, each fact dealt anew among those that have it. Each largest partner is
+    as frequent as another: of the true ones two countries are almost half, and would be guessed.
+    """
     found = [*documents()]
     for label in {fact.label: fact for fact in FACTS.values()}.values():
         places = [i for i, one in enumerate(found) if label.section == one.section and label.line(one.text)]
         lines = [str(label.line(found[i].text)) for i in places]
         if label.label in {FACTS[kind].label for kind in PARTNERS}:
-            lines = dealt.choices([line for line in lines if label.of(line) in countries()], k=len(places))
+            by_partner: dict[str, list[str]] = {}
+            for line in lines:
+                if (partner := label.of(line)) in countries():
+                    by_partner.setdefault(str(partner), []).append(line)
+            lines = [dealt.choice(some) for some in dealt.choices([*by_partner.values()], k=len(places))]
         dealt.shuffle(lines)
         for i, line in zip(places, lines, strict=True):
             text = found[i].text.replace(str(label.line(found[i].text)), line)
@@ -60,16 +68,20 @@ def chats(seed: int, errs: float) -> Iterator[Chat]:
         yield from islice(_lessons(found, index, drawn, errs), LESSONS_OF_A_WORLD)
 
 
-def answers(lessons: Iterable[Chat]) -> Iterator[Chat]:
-    """The same chats, of which every other one teaches its last message alone: an answer is one token of
-    many, and is learned last.
+def readings(lessons: Iterable[Chat], count: int) -> Iterator[Reading]:
+    """The last ``count`` documents that each chat reads, of those that read so many: question, document, and
+    what is said next, which stands in it.
     """
-    for number, chat in enumerate(lessons):
-        if number % 2:
-            *before, last = chat["messages"]
-            context = [{**one, "weight": 0} if one["role"] == "assistant" else one for one in before]
-            chat = {**chat, "messages": [*context, last]}
-        yield chat
+    for one in lessons:
+        system, question, *turns = one["messages"]
+        read = [i for i, turn in enumerate(turns) if called(turn) == "read"][-count:]
+        if len(read) == count:
+            yield from (([system, question, turns[i], turns[i + 1]], turns[i + 2]) for i in read)
+
+
+def called(turn: dict[str, Any]) -> str | None:
+    """The tool that a message calls."""
+    return next((call["function"]["name"] for call in turn.get("tool_calls", ())), None)
 
 
 def _lessons(found: Sequence[Document], index: Index, drawn: random.Random, errs: float) -> Iterator[Chat]:

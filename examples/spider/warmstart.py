@@ -51,7 +51,7 @@ def batches(tokenizer: ChatTokenizer, seed: int) -> Iterator[list[list[Row]]]:
 def build(seed: int, steps: int = STEPS, log_every: int = 50) -> Policy:
     """Train a fresh policy for ``steps`` steps."""
     tokenizer = build_tokenizer()
-    return teaching.teach(tokenizer, batches(tokenizer, seed), seed, steps, log_every)
+    return teaching.teach(teaching.fresh(tokenizer, seed), batches(tokenizer, seed), steps, log_every)
 
 
 def main() -> None:

@@ -85,7 +85,8 @@ def batches(chat: ChatTokenizer, seed: int, steps: int) -> Iterator[list[list[te
 def build(seed: int, steps: int = STEPS, log_every: int = 50) -> Policy:
     """Train a fresh policy for ``steps`` steps."""
     chat = tokenizer()
-    return teaching.teach(chat, batches(chat, seed, steps), seed, steps, log_every, LAYERS, PROMPT_WEIGHT)
+    policy = teaching.fresh(chat, seed, LAYERS)
+    return teaching.teach(policy, batches(chat, seed, steps), steps, log_every, PROMPT_WEIGHT)
 
 
 def main() -> None:

@@ -125,7 +125,8 @@ def main() -> None:
     arguments = parser.parse_args()
     begin = time.process_time()
     words = tokenizer()
-    policy = teaching.teach(words, batches(words, arguments.seed), arguments.seed, arguments.steps)
+    fresh = teaching.fresh(words, arguments.seed)
+    policy = teaching.teach(fresh, batches(words, arguments.seed), arguments.steps)
     seconds = time.process_time() - begin
     save_policy(policy, arguments.out)
     measured = table(policy)

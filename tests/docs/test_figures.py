@@ -348,6 +348,25 @@ def test_what_was_tried_on_word_problems() -> None:
         assert low <= 0 <= high, "the page says that none differs"
 
 
+def test_quantised() -> None:
+    page = (ROOT / "docs" / "gpu.md").read_text()
+    tiny, router = result("quantised_calc_x"), result("quantised_router")
+    bases = {
+        "float32": "float32",
+        "bf16": "float32, with a bfloat16 engine",
+        "int8": "`int8`",
+        "int4": "`nf4`",
+    }
+    for kind, base in bases.items():
+        learned = (f"{one['before'][kind]:.3f} → {one[kind]:.3f}" for one in (tiny, router))
+        gap = max(one["logprob_gap_max"][kind] for one in (tiny, router))
+        assert f"| {base} | {' | '.join(learned)} | {gap:.2g} |" in page
+    for one in (tiny, router):
+        assert all(abs(one[kind] - one["float32"]) < 0.03 for kind in ("bf16", "int8", "int4"))
+    calls, exact = (sum(one[name] for one in (tiny, router)) for name in ("calls", "calls_exact"))
+    assert f"{exact:,} of {calls:,} calls were exact" in page
+
+
 def test_policies() -> None:
     """What a checkpoint of the pretrained model takes, and what it does with tools."""
     page = " ".join((ROOT / "docs" / "contributing" / "models.md").read_text().split())

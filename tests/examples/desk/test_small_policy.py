@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from agl_local.policy.folder import Policy, init_model, load_policy
+from agl_local.policy.folder import load_policy
 from agl_local.sft.chats import chats_of
 from agl_local.sft.finetune import SftSettings, finetune
 from desk.clerk import calls, says
@@ -18,7 +18,7 @@ from desk.shop import SCHEMAS
 from desk.tasks import KINDS, tasks
 from desk.teacher import ERROR_RATE, chats
 from desk.warmstart import scaffold, tokenizer
-from small_policy.teaching import shape_of
+from small_policy.teaching import fresh
 
 
 def test_fixed_pieces_are_one_token_and_every_talk_is_short() -> None:
@@ -67,7 +67,7 @@ def test_the_card_says_what_the_policy_is() -> None:
 @pytest.mark.slow
 def test_a_policy_learns_a_talk_by_heart() -> None:
     words = tokenizer()
-    policy = Policy(init_model(shape_of(words), 0), words, shape_of(words))
+    policy = fresh(words, 0)
     lessons = chats_of(islice(chats(1, 0.0), 1), "lesson").chats
     report = finetune(policy, lessons, SftSettings(epochs=60, lr=3e-3, batch_size=1, max_len=512))
     assert report.loss < 0.1 < report.loss_first

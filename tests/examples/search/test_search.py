@@ -27,7 +27,7 @@ from agentlightning.train.configured import configure
 from agentlightning.types import Rollout
 from agl_audit.run import open_run
 from agl_examples.views import searched_question
-from agl_local.policy.folder import Policy, init_model, save_policy
+from agl_local.policy.folder import save_policy
 from agl_local.sft.chats import chats_of
 from agl_local.sft.finetune import SftSettings, finetune
 from search import journey
@@ -39,9 +39,9 @@ from search.grading import grade
 from search.index import FIRST_LINE, HITS, NO_SUCH_TITLE, NOTHING, PASSAGE, factbook
 from search.questions import CLUES, FACTS, countries, facts, held_out, kept, tasks, two_needed
 from search.reader import OTHER, STOPS
-from search.teacher import ERROR_RATE, MISTAKES, TOOLS, answers, chat, chats, world
+from search.teacher import ERROR_RATE, MISTAKES, TOOLS, chat, chats, readings, world
 from search.warmstart import scaffold, tokenizer
-from small_policy.teaching import shape_of
+from small_policy.teaching import fresh
 
 EXAMPLE = Path(journey.__file__).parent
 
@@ -212,14 +212,30 @@ def test_a_world_has_every_country_and_no_fact_by_heart() -> None:
     assert found == world(random.Random(1)) != world(random.Random(2))
 
 
-def test_every_other_chat_teaches_its_answer_alone() -> None:
-    given = [*islice(chats(1, 0.0), 4)]
-    for number, (one, taught) in enumerate(zip(given, answers(given), strict=True)):
-        weights = [m.get("weight", 1) for m in taught["messages"] if m["role"] == "assistant"]
-        assert weights == [1 - number % 2] * (len(weights) - 1) + [1]
-        assert [{**m, "weight": 0} for m in taught["messages"]] == [
-            {**m, "weight": 0} for m in one["messages"]
-        ]
+def test_what_is_read_first_has_the_answer() -> None:
+    for context, answer in readings(islice(chats(1, 0.0), 20), 1):
+        assert [one["role"] for one in context] == ["system", "user", "assistant", "tool"]
+        assert answer["content"] in context[-1]["content"]
+
+
+def test_then_partners_are_read_too() -> None:
+    given = [*islice(chats(1, 0.0), 20)]
+    found = [*readings(given, 2)]
+    assert len(found) == 2 * sum(len(one["messages"]) == 11 for one in given) > 0
+    for context, reply in found[::2]:
+        [call] = reply["tool_calls"]
+        words = json.loads(call["function"]["arguments"])["words"]
+        partner, _, section = words.rpartition(" ")
+        assert partner in context[-1]["content"] and section in {fact.section for fact in FACTS.values()}
+
+
+def test_in_a_world_no_partner_is_frequent() -> None:
+    firsts = Counter(
+        partner
+        for one in world(random.Random(1))
+        if one.section == "Economy" and (partner := FACTS["imports"].of(one.text))
+    )
+    assert len(firsts) > 30 and firsts.most_common(1)[0][1] < 0.1 * firsts.total()
 
 
 def test_the_teacher_errs_as_often_and_only_as_it_says() -> None:
@@ -256,7 +272,7 @@ def one_lesson(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str
     task = next(one for one in tasks("train", 20) if one["kind"] == "exports")
     lesson = chat(task["question"], factbook())
     words = tokenizer()
-    policy = Policy(init_model(shape_of(words), 0), words, shape_of(words))
+    policy = fresh(words, 0)
     settings = SftSettings(epochs=60, lr=3e-3, batch_size=1, max_len=1024)
     finetune(policy, chats_of([lesson], "lesson").chats, settings)
     folder = tmp_path_factory.mktemp("policy")
@@ -313,7 +329,7 @@ async def test_the_view_shows_question_searches_answer_and_gold() -> None:
 
 def test_the_cpu_profile(tmp_path: Path) -> None:
     words = tokenizer()
-    save_policy(Policy(init_model(shape_of(words), 0), words, shape_of(words)), tmp_path / "policy")
+    save_policy(fresh(words, 0), tmp_path / "policy")
     trainer, agent, train, val = configure(
         read(EXAMPLE / "cpu.yaml", [f"backend.policy={tmp_path / 'policy'}"])
     )
