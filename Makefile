@@ -36,11 +36,8 @@ spider: .venv/spider ## a LangGraph agent that corrects its SQL gets better; the
 spider-real: .venv/spider ## a pretrained model writes SQL for databases it never saw: by examples, then by reward (SPIDER="--seed 2"); the last line is JSON
 	@$(PY) examples/spider/real/demo.py $(SPIDER)
 
-search: .venv/spider examples/search/policy ## an agent looks things up in two documents, over a real corpus: evaluate, train, evaluate; the last line is JSON
+search: .venv/spider ## an agent looks things up in two documents, over a real corpus: evaluate, train, evaluate; the last line is JSON
 	@$(PY) examples/search/demo.py $(foreach s,$(SET),--set $(s))
-
-examples/search/policy: # its start policy, from nothing: minutes on one core
-	@PYTHONPATH=examples $(PY) -m search.warmstart >&2
 
 desk: .venv/demo ## a service desk learns the rules of its policy document, graded by its database: evaluate, train, evaluate; the last line is JSON
 	@$(PY) examples/desk/demo.py $(foreach s,$(SET),--set $(s))

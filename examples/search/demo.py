@@ -1,9 +1,10 @@
-"""Train the agent and put it beside the best script: ``make search``.
+"""Train the agent and put it beside a script: ``make search``.
 
     python examples/search/demo.py [--seed N] [--steps N] [--set KEY=VALUE ...]
 
-The last line is one JSON object. ``baseline`` is the scripted reader, on the same questions. The exit
-status is 1 if a call was not captured exactly, or if the oracle fell short of 1.0.
+The last line is one JSON object. ``baseline`` is the best script that lacks a part of what the scripted reader
+knows, on the same questions. The exit status is 1 if a call was not captured exactly, or if the oracle fell
+short of 1.0.
 """
 
 from __future__ import annotations
@@ -16,13 +17,13 @@ from statistics import fmean
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
-from search.baselines import reader, rewards  # noqa: E402
+from search.baselines import exports_only, rewards  # noqa: E402
 from small_policy import demo  # noqa: E402
 
 
 def main(words: Sequence[str] | None = None) -> int:
     """Train and print. ``words``: of the command line."""
-    return demo.main(HERE, __doc__ or "", lambda held_out: fmean(rewards(reader, held_out)), words)
+    return demo.main(HERE, __doc__ or "", lambda held_out: fmean(rewards(exports_only, held_out)), words)
 
 
 if __name__ == "__main__":
