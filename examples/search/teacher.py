@@ -1,10 +1,10 @@
 """A scripted teacher that is wrong on purpose, and the chats it leaves, in worlds where no fact is true.
 
 The teacher looks things up as :mod:`search.reader` does. On three of the five kinds of clues it makes the
-*same* mistake with probability 0.7: it stops at the country that the clue leads to, or takes exports for
-imports. It teaches in worlds whose facts are dealt anew among the countries, so that nothing but looking up
-is learned: to answer by heart is always wrong. Names of countries that are held out occur in them too, so
-that all names can be copied; their facts do not, but by chance.
+*same* mistake with probability 0.7: it stops at the country that the clue leads to, and answers with its
+name. It teaches in worlds whose facts are dealt anew among the countries, so that nothing but looking up is
+learned: to answer by heart is always wrong. Names of countries that are held out occur in them too, so that
+all names can be copied; their facts do not, but by chance.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from search.baselines import message
 from search.corpus import Document, documents
 from search.index import Index
 from search.questions import ASKED, CLUES, FACTS, PARTNERS, QUESTION, countries
-from search.reader import OTHER, STOPS, UNKNOWN, Call, step
+from search.reader import STOPS, UNKNOWN, Call, step
 
 ERROR_RATE = 0.7
-MISTAKES = {"peak": STOPS, "prefix": STOPS, "imports": OTHER}
-"""The slip on each kind of clue that has one."""
+MISTAKES = ("peak", "prefix", "symbol")
+"""The kinds of clues on which it errs."""
 LESSONS_OF_A_WORLD = 64
 TOOLS: list[dict[str, Any]] = [
     {"type": "function", "function": {"name": name, "parameters": {"properties": {argument: {}}}}}
@@ -96,7 +96,7 @@ def _lessons(found: Sequence[Document], index: Index, drawn: random.Random, errs
             clue = CLUES[kind].format(clue=one.country if kind in PARTNERS else said)
             asked = drawn.choice([fact for fact in ASKED if FACTS[fact].section != FACTS[kind].section])
             question = QUESTION.format(asked=FACTS[asked].name, clue=clue)
-            slips = {MISTAKES[kind]} if kind in MISTAKES and drawn.random() < errs else ()
+            slips = {STOPS} if kind in MISTAKES and drawn.random() < errs else ()
             if lesson := chat(question, index, slips):
                 yield lesson
 
