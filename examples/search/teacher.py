@@ -23,7 +23,7 @@ from search.questions import ASKED, CLUES, FACTS, PARTNERS, QUESTION, countries
 from search.reader import STOPS, UNKNOWN, Call, step
 
 ERROR_RATE = 0.7
-MISTAKES = ("peak", "prefix", "symbol")
+MISTAKES = ("peak", "prefix", "imports")
 """The kinds of clues on which it errs."""
 LESSONS_OF_A_WORLD = 64
 TOOLS: list[dict[str, Any]] = [
