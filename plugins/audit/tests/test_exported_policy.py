@@ -124,6 +124,26 @@ def test_an_export_is_a_copy_with_a_card(run: Path) -> None:
     assert not [path for path in run.parent.iterdir() if path.name.startswith(".unfinished")]
 
 
+def test_the_card_of_one_policy_of_several_says_what_it_started_from(run: Path) -> None:
+    shutil.rmtree(run / "policy")
+    model(run / "policy" / "writer", "end")
+    info = json.loads((run / "run.json").read_text())
+    writer = {"trained": True, "path": "/home/someone/models/base", "options": {"quantize": "int8"}}
+    other = {"trained": True, "path": "/home/someone/models/other", "options": {"lora": {"rank": 8}}}
+    info |= {
+        "policy": None,
+        "policies": {"writer": writer, "checker": other},
+        "options": {"lora": {"rank": 16, "alpha": 32}},
+    }
+    (run / "run.json").write_text(json.dumps(info))
+    card = (export(find_policy(str(run)), run.parent / "one") / "README.md").read_text()
+    for row in (
+        "| started from | models/base |", "| LoRA | rank 16, alpha 32 |", "| base kept in | int8 |",
+    ):  # fmt: skip
+        assert row in card
+    assert "other" not in card and "{" not in card
+
+
 def test_an_export_replaces_nothing(run: Path) -> None:
     there = run.parent / "there"
     there.mkdir()

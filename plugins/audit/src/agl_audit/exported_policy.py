@@ -109,8 +109,8 @@ def _licence(policy: TrainedPolicy) -> str:
     """Return the licence of the model that a policy is, or that its run started from, where it was fetched
     with one; else an empty text.
     """
-    started = _read(policy.run / "run.json").get("policy") if policy.run is not None else None
-    for folder in (policy.folder, *([Path(started)] if isinstance(started, str) else [])):
+    started = _start(_read(policy.run / "run.json"), policy.name)[0] if policy.run is not None else ""
+    for folder in (policy.folder, *([Path(started)] if started else [])):
         if found := str(_read(folder / FETCHED).get("licence", "")):
             return found
     return ""
@@ -152,6 +152,7 @@ def model_card(policy: TrainedPolicy, title: str, notes: Sequence[str] | None = 
         )
     info, summary = _read(policy.run / "run.json"), _read(policy.run / "summary.json")
     recipe = info.get("recipe") or {}
+    started, options = _start(info, policy.name)
     steps = policy.step if policy.step is not None else summary.get("steps", info.get("steps"))
     rows = {
         "run": policy.run.name,
@@ -162,7 +163,9 @@ def model_card(policy: TrainedPolicy, title: str, notes: Sequence[str] | None = 
         "driver": info.get("driver"),
         "steps": steps,
         "seed": info.get("seed"),
-        "started from": _parents(info),
+        "started from": "/".join(Path(started).parts[-2:]),  # without the folders above it
+        "LoRA": ", ".join(f"{name} {value}" for name, value in (options.get("lora") or {}).items()),
+        "base kept in": options.get("quantize"),
         "training data, digest": (info.get("data") or {}).get("train"),
         "held-out data, digest": (info.get("data") or {}).get("val"),
         "versions": ", ".join(f"{k} {v}" for k, v in (info.get("versions") or {}).items() if v),
@@ -200,16 +203,13 @@ def _rewards(summary: dict[str, Any]) -> list[str]:
     return [f"{title}:", "", "| training | mean | 95 % interval |", "|---|---|---|", *found]
 
 
-def _parents(info: dict[str, Any]) -> str:
-    """Return the names of the policies that the run started from, without the folders above them."""
-    given = info.get("policy") or info.get("policies") or ""
-    if isinstance(given, dict):
-        return ", ".join(f"{name}: {_short(path)}" for name, path in given.items())
-    return _short(given)
-
-
-def _short(path: Any) -> str:
-    return "/".join(Path(str(path)).parts[-2:])
+def _start(info: dict[str, Any], name: str | None) -> tuple[str, dict[str, Any]]:
+    """Return what a run started the policy of a name from, and the driver's options of that policy."""
+    own = (info.get("policies") or {}).get(name) or {}
+    return str(info.get("policy") or own.get("path") or ""), {
+        **(info.get("options") or {}),
+        **(own.get("options") or {}),
+    }
 
 
 def _cell(value: Any) -> str:
