@@ -17,6 +17,7 @@ from agl_local.option_values import OptionError
 from agl_local.options import read_options
 from agl_local.policy.adapters import add_adapter, load_adapters, save_adapters
 from agl_local.policy.checkpoint import latest
+from agl_local.policy.fetch import fetch
 from agl_local.policy.folder import StateError, fingerprint, load_policy, load_state, save_policy, state
 from agl_local.training.freeze import trained_values
 from agl_local.training.loss import Loss, Terms, policy_loss
@@ -251,7 +252,9 @@ async def test_learns_and_the_engine_serves_what_the_trainer_computes(tmp_path: 
     [OPTIONS, {**OPTIONS, "quantize": "nf4"}, {"freeze": ["*embed_tokens*", "*layers.0*"]}],
     ids=["lora", "quantised", "freeze"],
 )
-async def test_goes_on_bit_for_bit(tmp_path: Path, options: dict[str, Any]) -> None:
+async def test_goes_on_bit_for_bit(
+    tmp_path: Path, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     policy = saved_policy(tmp_path / "policy")
     options = {**options, "save_every": 2, "deterministic": True}
     driver, llm = await started(policy, **options)
@@ -275,6 +278,11 @@ async def test_goes_on_bit_for_bit(tmp_path: Path, options: dict[str, Any]) -> N
     assert found is not None
     digest = fingerprint(load_policy(found.folder / "policy").model)
     assert digest == rest.reports[-1].params_digest
+    if "lora" in options:  # the adapter names its base, so that it can be fetched: the sum is the same policy
+        monkeypatch.setenv("AGL_CACHE", str(tmp_path / "cache"))
+        sums, merged = state(load_policy(found.folder / "policy").model), fetch(found.folder / "adapter").path
+        for name, tensor in state(load_policy(merged).model).items():
+            assert torch.allclose(tensor, sums[name], atol=1e-6), name
     trainer = torch.load(found.folder / "trainer.pt", weights_only=True)["trainer"]
     names = [name for name, p in driver._loaded().model.named_parameters() if p.requires_grad]
     assert 0 < len(trainer["optimizer"]["state"]) == len(names)

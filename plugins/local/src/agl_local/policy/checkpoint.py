@@ -82,7 +82,8 @@ def save_checkpoint(
 
     def fill(draft: Path) -> None:
         save_shared(policy, draft / "policy", before)
-        save_adapters(policy.model, draft / "adapter")
+        base = {"base_model_name_or_path": str(policy.path.absolute())} if policy.path else None
+        save_adapters(policy.model, draft / "adapter", about=base)
         torch.save(state_of, draft / "trainer.pt")
         manifest = {
             "format": FORMAT,
