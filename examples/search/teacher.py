@@ -1,7 +1,7 @@
 """A scripted teacher that is wrong on purpose, and the chats it leaves, in worlds where no fact is true.
 
 The teacher looks things up as :mod:`search.reader` does. On three of the five kinds of clues it makes the
-*same* mistake with probability 0.7: it stops at the country that the clue leads to, and answers with its
+*same* mistake with probability 0.8: it stops at the country that the clue leads to, and answers with its
 name. It teaches in worlds whose facts are dealt anew among the countries, so that nothing but looking up is
 learned: to answer by heart is always wrong. Names of countries that are held out occur in them too, so that
 all names can be copied; their facts do not, but by chance.
@@ -22,7 +22,7 @@ from search.index import Index
 from search.questions import ASKED, CLUES, FACTS, PARTNERS, QUESTION, countries
 from search.reader import STOPS, UNKNOWN, Call, step
 
-ERROR_RATE = 0.7
+ERROR_RATE = 0.8
 MISTAKES = ("peak", "prefix", "imports")
 """The kinds of clues on which it errs."""
 LESSONS_OF_A_WORLD = 64

@@ -31,7 +31,7 @@ ENDS, READINGS, ROWS = 500, 1000, 16
 """Steps in which only ends of chats are learned, then ends and partners; and the rows of a step."""
 PROMPT_WEIGHT = 1.0
 """What a prompt's tokens weigh beside an answer's in the first of them."""
-RIGHT, WRONG = 12_000, 3_000
+RIGHT, WRONG = 12_000, 6_000
 """Chats of the teacher before it errs, and after."""
 HELD_OUT = 256
 SETTINGS = SftSettings(epochs=1, lr=1e-3, batch_size=16, max_len=1024)
