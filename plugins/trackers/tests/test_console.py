@@ -96,6 +96,27 @@ def test_a_policy_that_learned_nothing_is_not_to_be_served(
     assert out.getvalue().endswith(said)
 
 
+def test_an_entry_of_policies_that_matched_no_call_is_named_with_those_who_called(tmp_path: Path) -> None:
+    out = io.StringIO()
+    tracker = ConsoleTracker(tmp_path, Console(file=out, width=100))
+    tracker.start({**RUN, "agents": {"writer": "writer", "cheker": "old", "re:.*": "writer"}})
+    tracker.step(StepReport(run_id="r", step=0, policy="writer", policy_version=1))
+    assert "WARNING" not in out.getvalue()  # no call was seen, as where gateways are elsewhere
+    tracker = ConsoleTracker(tmp_path, tracker.console)
+    tracker.start({**RUN, "agents": {"writer": "writer", "cheker": "old", "re:.*": "writer"}})
+    for who in ("writer", "checker"):
+        tracker.agl_call_recorded(Call(call_id="c", rollout_id="r", attempt_id="a", tags={"agent": who}))
+    for step in range(2):
+        tracker.step(StepReport(run_id="r", step=step, policy="writer", policy_version=1))
+    said = (
+        "WARNING: agent.policies: 'cheker' has matched no call, so 'old' got none by it; compare it with the "
+        "names that made calls: checker, writer\n"
+    )
+    assert out.getvalue().count(said) == out.getvalue().count("WARNING") == 1  # after the first step
+    tracker.finish({})
+    assert out.getvalue().count(said) == out.getvalue().count("WARNING") == 2
+
+
 def test_each_step_says_how_many_failed_how_they_count_and_why(tmp_path: Path) -> None:
     out = io.StringIO()
     tracker = ConsoleTracker(tmp_path, Console(file=out, width=100))
