@@ -43,10 +43,10 @@ async def test_ways_to_name_a_run(here: Path, what: str) -> None:
     ("what", "message"),
     [
         ("2026", f"'2026' is the beginning of 2 runs in runs/: {OTHER}, {RUN}; or give the run's folder"),
-        ("1999", f"runs/ holds no run '1999': {OTHER}, {RUN}; or give the run's folder, or --store PLACE"),
+        ("1999", f"runs/ holds no run '1999': {OTHER}, {RUN}; or give the run's folder, or the store that"),
         ("runs", f"runs holds 2 runs: name one: runs/{OTHER}, runs/{RUN}"),
-        ("bare", "bare holds no store.sqlite: give the store of that run with --store PLACE"),
-        ("storeless", "runs/storeless holds no store.sqlite: give the store of that run"),
+        ("bare", "bare holds no store.sqlite: give the run's id or folder, or the store that holds it"),
+        ("storeless", "runs/storeless holds no store.sqlite: give the run's id or folder"),
     ],
 )
 def test_what_cannot_be_found_comes_with_what_there_is(here: Path, what: str, message: str) -> None:
@@ -55,6 +55,7 @@ def test_what_cannot_be_found_comes_with_what_there_is(here: Path, what: str, me
     with pytest.raises(NoSuchRun) as error:
         find_run(what)
     assert message in str(error.value)
+    assert "--store" not in str(error.value)  # `agl export`, `serve`, `eval` and `logs` have no such option
     assert not list((here / "bare").iterdir())  # looking makes nothing
 
 
