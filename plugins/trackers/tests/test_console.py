@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -81,19 +82,32 @@ def test_calls_of_attempts_that_were_left_behind_are_no_failed_captures(tmp_path
 
 
 @pytest.mark.parametrize(
-    ("summary", "said"),
+    ("summary", "failed", "said"),
     [
-        ({"policy": "p", "learned": True}, "Next: agl rollouts r; agl explain r; agl serve r\n"),
-        ({"policy": "p", "learned": False}, "Next: agl rollouts r --failed; agl explain r\n"),
-        ({}, "Next: agl rollouts r\n"),
+        ({"policy": "p", "learned": True}, 1, "Next: agl rollouts r; agl explain r; agl serve r\n"),
+        ({"policy": "p", "learned": False}, 1, "Next: agl rollouts r --failed; agl explain r\n"),
+        ({"policy": "p", "learned": False}, 0, "Next: agl rollouts r; agl explain r\n"),
+        ({}, 1, "Next: agl rollouts r\n"),
     ],
 )
 def test_a_policy_that_learned_nothing_is_not_to_be_served(
-    tmp_path: Path, summary: dict[str, Any], said: str
+    tmp_path: Path, summary: dict[str, Any], failed: int, said: str
 ) -> None:
-    out = io.StringIO()
-    ConsoleTracker(tmp_path, Console(file=out, width=100)).finish({"run_id": "r", **summary})
-    assert out.getvalue().endswith(said)
+    metrics = {"rollouts": 4.0, "rollouts_failed": float(failed)}
+    report = StepReport(run_id="r", step=0, policy="p", policy_version=1, metrics=metrics)
+    evaluation = Evaluation(name="before", n=4, reward=0.0, failed=failed)
+    tellings: list[Callable[[ConsoleTracker], None]] = [
+        lambda tracker: tracker.step(report),
+        lambda tracker: tracker.evaluated(evaluation),
+        lambda tracker: tracker.resumed({**RUN, "run_id": "r"}, [report], []),
+        lambda tracker: tracker.resumed({**RUN, "run_id": "r"}, [], [evaluation]),
+    ]
+    for tell_of_failures in tellings:
+        out = io.StringIO()
+        tracker = ConsoleTracker(tmp_path, Console(file=out, width=100))
+        tell_of_failures(tracker)
+        tracker.finish({"run_id": "r", **summary})
+        assert out.getvalue().endswith(said)
 
 
 def test_an_entry_of_policies_that_matched_no_call_is_named_with_those_who_called(tmp_path: Path) -> None:

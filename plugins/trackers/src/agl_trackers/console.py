@@ -66,6 +66,8 @@ class ConsoleTracker(RewardHistory):
         self._began = 0.0
         self._earlier_steps = 0
         """Steps of the run's earlier life."""
+        self._failed = False
+        """Whether a rollout of a step or an evaluation has failed."""
         self._unmatched: dict[str, str] = {}
         """Entries of ``agent.policies`` that have matched no call yet."""
         self._callers: set[str] = set()
@@ -101,12 +103,14 @@ class ConsoleTracker(RewardHistory):
             self.add(report)
         self._evaluations = {evaluation.name: evaluation for evaluation in evaluations}
         self._earlier_steps = len(self.rewards)
+        self._failed = any(one.failures_text() for one in reports) or any(one.failed for one in evaluations)
         self._print(f"[bold]resumed[/] after {self._earlier_steps} of {self._steps} steps")
 
     def step(self, report: StepReport) -> None:
         if not self._began:
             self._began = self._clock() - sum(report.seconds.values())
         self.add(report)
+        self._failed |= bool(report.failures_text())
         self._activity.end()
         if self._last is None:  # a wrong name is cheapest to know of now
             self._warn_of_unmatched()
@@ -158,6 +162,7 @@ class ConsoleTracker(RewardHistory):
     def evaluated(self, evaluation: Evaluation) -> None:
         self._activity.end()
         self._evaluations[evaluation.name] = evaluation
+        self._failed |= bool(evaluation.failed)
         text = (
             f" {evaluation.name:15} reward {evaluation.reward:.3f}{_failures(evaluation)}  "
             f"95 % {evaluation.interval_text()}  n={evaluation.n}  failed={evaluation.failed}  "
@@ -205,9 +210,10 @@ class ConsoleTracker(RewardHistory):
             signed = "signed with AGL_SIGNING_KEY" if chain["signed"] else "not signed"
             self._print(Text(f"Chain: {chain['head']} ({chain['links']} links, {signed})"))
         if run := summary.get("run_id"):
-            trained = summary.get("policy") and summary.get("learned") is not False
-            serve = f"; agl explain {run}; agl serve {run}" if trained else f" --failed; agl explain {run}"
-            self._print(Text(f"Next: agl rollouts {run}{serve if summary.get('policy') else ''}"))
+            more = f"; agl explain {run}; agl serve {run}"
+            if summary.get("learned") is False:
+                more = f"{' --failed' if self._failed else ''}; agl explain {run}"
+            self._print(Text(f"Next: agl rollouts {run}{more if summary.get('policy') else ''}"))
 
     def close(self) -> None:
         """Give the terminal back, also in the middle of a run."""
