@@ -72,6 +72,15 @@ def test_each_steps_reward_is_shown_once_whether_one_policy_is_trained_or_severa
         assert all(len(values) == 3 for values in tracker.policies.values())
 
 
+def test_an_evaluation_without_steps_has_no_table_of_what_policies_trained(tmp_path: Path) -> None:
+    out = io.StringIO()
+    tracker = ConsoleTracker(tmp_path, Console(file=out, width=100))
+    tracker.start({**RUN, "steps": 0, "trained": ["checker", "writer"]})
+    tracker.evaluated(Evaluation(name="eval", n=4, reward=0.5, metrics={"calls_made": 16.0}))
+    tracker.finish({"run_id": "r", "evaluation": {"calls_made": 16.0}})
+    assert "reward 0.500" in out.getvalue() and "tokens" not in out.getvalue()
+
+
 def test_calls_of_attempts_that_were_left_behind_are_no_failed_captures(tmp_path: Path) -> None:
     out = io.StringIO()
     tracker = ConsoleTracker(tmp_path, Console(file=out, width=120))

@@ -186,7 +186,7 @@ class ConsoleTracker(RewardHistory):
                     expand=False,
                 )
             )
-        if self.policies:
+        if self.policies and self.latest:  # an evaluation alone has no figure of any column
             self.console.print(self._by_policy(summary.get("policies", {})))
         totals = summary.get("totals", {})
         if totals.get("calls"):
