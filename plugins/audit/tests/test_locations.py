@@ -6,12 +6,15 @@ from pathlib import Path
 
 import pytest
 from contract.runs import RUN, make_run, plugins
+from typer.testing import CliRunner
 
+from agentlightning.cli import app
 from agentlightning.hookspecs import hookimpl
 from agentlightning.plugins.manager import build
 from agentlightning.specs import PolicySpec
 from agentlightning.store import SQLiteStore
 from agentlightning.types import UsageError
+from agentlightning.types.base import ConfigError
 from agl_audit.commands import evaluate
 from agl_audit.commands.evaluate import _folder
 from agl_audit.locations import NoSuchRun, RunLocation, find_run, match_name, stores
@@ -43,10 +46,10 @@ async def test_ways_to_name_a_run(here: Path, what: str) -> None:
     ("what", "message"),
     [
         ("2026", f"'2026' is the beginning of 2 runs in runs/: {OTHER}, {RUN}; or give the run's folder"),
-        ("1999", f"runs/ holds no run '1999': {OTHER}, {RUN}; or give the run's folder, or --store PLACE"),
+        ("1999", f"runs/ holds no run '1999': {OTHER}, {RUN}; or give the run's folder, or the store that"),
         ("runs", f"runs holds 2 runs: name one: runs/{OTHER}, runs/{RUN}"),
-        ("bare", "bare holds no store.sqlite: give the store of that run with --store PLACE"),
-        ("storeless", "runs/storeless holds no store.sqlite: give the store of that run"),
+        ("bare", "bare holds no store.sqlite: give the run's id or folder, or the store that holds it"),
+        ("storeless", "runs/storeless holds no store.sqlite: give the run's id or folder"),
     ],
 )
 def test_what_cannot_be_found_comes_with_what_there_is(here: Path, what: str, message: str) -> None:
@@ -55,6 +58,7 @@ def test_what_cannot_be_found_comes_with_what_there_is(here: Path, what: str, me
     with pytest.raises(NoSuchRun) as error:
         find_run(what)
     assert message in str(error.value)
+    assert "--store" not in str(error.value)  # `agl export`, `serve`, `eval` and `logs` have no such option
     assert not list((here / "bare").iterdir())  # looking makes nothing
 
 
@@ -160,6 +164,36 @@ def test_eval_takes_a_run(run_with_policy: Path) -> None:
     assert _folder("mine") == _folder("runs/mine") == str((run_with_policy / "policy").resolve())
     with pytest.raises(UsageError, match=r"no such folder.*and as a run: .*'yours'"):
         _folder("yours")
+
+
+def test_eval_takes_the_policy_of_that_name_from_a_run_of_several(run_with_policy: Path) -> None:
+    folder = run_with_policy / "policy"
+    for name in ("writer", "checker"):
+        (folder / name).mkdir()
+        (folder / name / "config.json").write_text("{}")
+    (folder / "config.json").unlink()
+    for what in ("mine", "runs/mine"):
+        for name in ("writer", "checker"):
+            assert _folder(what, name) == str((folder / name).resolve())
+        for name in ("", "other"):
+            with pytest.raises(UsageError, match=r"checker, writer: give .* such as .*policy/checker"):
+                _folder(what, name)
+
+
+def test_eval_says_which_policies_the_file_names_when_one_is_given_for_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "exp-w").mkdir()
+    (tmp_path / "ev.yaml").write_text(
+        "agent: {target: a, policies: {w: writer, c: checker}}\n"
+        "backend: {policy: {writer: {path: p}, checker: {path: p}}}"
+    )
+    said = "--policy exp-w: ev.yaml names the policies writer, checker: give --policy writer=exp-w"
+    refused = CliRunner().invoke(app(["eval"]), ["eval", "-c", "ev.yaml", "--policy", "exp-w"])
+    assert isinstance(refused.exception, ConfigError) and str(refused.exception) == said
+    wrong = ["eval", "-c", "ev.yaml", "--policy", "exp-w", "--set", "training.step=1"]
+    assert "training.step: there is no such key" in str(CliRunner().invoke(app(["eval"]), wrong).exception)
 
 
 def test_eval_takes_a_folder_or_the_name_of_a_pretrained_policy(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +72,15 @@ def test_each_steps_reward_is_shown_once_whether_one_policy_is_trained_or_severa
         assert all(len(values) == 3 for values in tracker.policies.values())
 
 
+def test_an_evaluation_without_steps_has_no_table_of_what_policies_trained(tmp_path: Path) -> None:
+    out = io.StringIO()
+    tracker = ConsoleTracker(tmp_path, Console(file=out, width=100))
+    tracker.start({**RUN, "steps": 0, "trained": ["checker", "writer"]})
+    tracker.evaluated(Evaluation(name="eval", n=4, reward=0.5, metrics={"calls_made": 16.0}))
+    tracker.finish({"run_id": "r", "evaluation": {"calls_made": 16.0}})
+    assert "reward 0.500" in out.getvalue() and "tokens" not in out.getvalue()
+
+
 def test_calls_of_attempts_that_were_left_behind_are_no_failed_captures(tmp_path: Path) -> None:
     out = io.StringIO()
     tracker = ConsoleTracker(tmp_path, Console(file=out, width=120))
@@ -81,19 +91,53 @@ def test_calls_of_attempts_that_were_left_behind_are_no_failed_captures(tmp_path
 
 
 @pytest.mark.parametrize(
-    ("summary", "said"),
+    ("summary", "failed", "said"),
     [
-        ({"policy": "p", "learned": True}, "Next: agl rollouts r; agl explain r; agl serve r\n"),
-        ({"policy": "p", "learned": False}, "Next: agl rollouts r --failed; agl explain r\n"),
-        ({}, "Next: agl rollouts r\n"),
+        ({"policy": "p", "learned": True}, 1, "Next: agl rollouts r; agl explain r; agl serve r\n"),
+        ({"policy": "p", "learned": False}, 1, "Next: agl rollouts r --failed; agl explain r\n"),
+        ({"policy": "p", "learned": False}, 0, "Next: agl rollouts r; agl explain r\n"),
+        ({}, 1, "Next: agl rollouts r\n"),
     ],
 )
 def test_a_policy_that_learned_nothing_is_not_to_be_served(
-    tmp_path: Path, summary: dict[str, Any], said: str
+    tmp_path: Path, summary: dict[str, Any], failed: int, said: str
 ) -> None:
+    metrics = {"rollouts": 4.0, "rollouts_failed": float(failed)}
+    report = StepReport(run_id="r", step=0, policy="p", policy_version=1, metrics=metrics)
+    evaluation = Evaluation(name="before", n=4, reward=0.0, failed=failed)
+    tellings: list[Callable[[ConsoleTracker], None]] = [
+        lambda tracker: tracker.step(report),
+        lambda tracker: tracker.evaluated(evaluation),
+        lambda tracker: tracker.resumed({**RUN, "run_id": "r"}, [report], []),
+        lambda tracker: tracker.resumed({**RUN, "run_id": "r"}, [], [evaluation]),
+    ]
+    for tell_of_failures in tellings:
+        out = io.StringIO()
+        tracker = ConsoleTracker(tmp_path, Console(file=out, width=100))
+        tell_of_failures(tracker)
+        tracker.finish({"run_id": "r", **summary})
+        assert out.getvalue().endswith(said)
+
+
+def test_an_entry_of_policies_that_matched_no_call_is_named_with_those_who_called(tmp_path: Path) -> None:
     out = io.StringIO()
-    ConsoleTracker(tmp_path, Console(file=out, width=100)).finish({"run_id": "r", **summary})
-    assert out.getvalue().endswith(said)
+    tracker = ConsoleTracker(tmp_path, Console(file=out, width=100))
+    tracker.start({**RUN, "agents": {"writer": "writer", "cheker": "old", "re:.*": "writer"}})
+    tracker.step(StepReport(run_id="r", step=0, policy="writer", policy_version=1))
+    assert "WARNING" not in out.getvalue()  # no call was seen, as where gateways are elsewhere
+    tracker = ConsoleTracker(tmp_path, tracker.console)
+    tracker.start({**RUN, "agents": {"writer": "writer", "cheker": "old", "re:.*": "writer"}})
+    for who in ("writer", "checker"):
+        tracker.agl_call_recorded(Call(call_id="c", rollout_id="r", attempt_id="a", tags={"agent": who}))
+    for step in range(2):
+        tracker.step(StepReport(run_id="r", step=step, policy="writer", policy_version=1))
+    said = (
+        "WARNING: agent.policies: 'cheker' has matched no call, so 'old' got none by it; compare it with the "
+        "names that made calls: checker, writer\n"
+    )
+    assert out.getvalue().count(said) == out.getvalue().count("WARNING") == 1  # after the first step
+    tracker.finish({})
+    assert out.getvalue().count(said) == out.getvalue().count("WARNING") == 2
 
 
 def test_each_step_says_how_many_failed_how_they_count_and_why(tmp_path: Path) -> None:

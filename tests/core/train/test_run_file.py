@@ -65,6 +65,10 @@ def test_words_and_other_numbers_stay_what_they_are(text: str) -> None:
         ),
         ("agent: {target: a}", r"run\.yaml: backend: Field required"),
         ("agent: [", r"run\.yaml: not valid YAML"),
+        (
+            "agent: {target: a}\nbackend:\n  policy:\n    w: {path: p}\n    w: {path: q}",
+            r"run\.yaml: not valid YAML: 'w' is given twice\n.*line 5, column 5",
+        ),
         ("- 1", r"must hold sections"),
         (
             'agent: {target: a, select: "re:("}\nbackend: {policy: p}',
@@ -92,6 +96,12 @@ def test_words_and_other_numbers_stay_what_they_are(text: str) -> None:
 def test_errors_name_file_and_key(tmp_path: Path, text: str, match: str) -> None:
     with pytest.raises(ConfigError, match=match):
         load_config(write(tmp_path, text))
+
+
+def test_a_key_may_override_a_merged_one() -> None:
+    text = "base: &base {path: p, train: true}\nother: {<<: *base, path: q}\nthird: {<<: [*base], train: no}"
+    assert read_yaml(text)["other"] == {"path": "q", "train": True}
+    assert read_yaml(text)["third"] == {"path": "p", "train": False}
 
 
 def test_missing_file(tmp_path: Path) -> None:

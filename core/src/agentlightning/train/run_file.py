@@ -21,14 +21,20 @@ from agentlightning.types.sections import FILE
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML with the numbers of JSON: ``1e-4`` is a number here, and a string in YAML 1.1."""
+    """YAML with the numbers of JSON: ``1e-4`` is a number here, and a string in YAML 1.1. A key that is given
+    twice is refused, where PyYAML keeps the last.
+    """
+
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        node = super().compose_mapping_node(anchor)
+        keys = [key.value for key, _ in node.value]
+        if again := [key for n, (key, _) in enumerate(node.value) if key.value in keys[:n]]:
+            raise yaml.MarkedYAMLError(None, None, f"{again[0].value!r} is given twice", again[0].start_mark)
+        return node
 
 
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float",
-    re.compile(r"[-+]?(?:[0-9][0-9_]*\.?[0-9_]*|\.[0-9][0-9_]*)[eE][-+]?[0-9]+$"),
-    list("-+.0123456789"),
-)
+_FLOAT = re.compile(r"[-+]?(?:[0-9][0-9_]*\.?[0-9_]*|\.[0-9][0-9_]*)[eE][-+]?[0-9]+$")
+_Loader.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, list("-+.0123456789"))
 
 
 def read_yaml(text: str) -> Any:
@@ -49,8 +55,7 @@ def load_config(file: str | Path, overrides: Mapping[str, Any] | None = None) ->
     _check_required(config, data, path)
     config._folder = path.resolve().parent
     for entry in reversed(config.pythonpath):
-        folder = str(config.path(entry))
-        if folder not in sys.path:
+        if (folder := str(config.path(entry))) not in sys.path:
             sys.path.insert(0, folder)
     return config
 
@@ -99,10 +104,8 @@ def _read(path: Path) -> dict[str, Any]:
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: not valid YAML: {error}") from None
     if not isinstance(data, dict):
-        raise ConfigError(
-            f"{path}: the file must hold sections (agent, training, environment, backend), "
-            f"not {type(data).__name__}"
-        )
+        wanted = "the file must hold sections (agent, training, environment, backend)"
+        raise ConfigError(f"{path}: {wanted}, not {type(data).__name__}")
     return data
 
 

@@ -128,11 +128,11 @@ def _by_name(what: str) -> RunLocation:
         problem = str(error)
         if not places:
             problem = f"there is no run {what!r}: {RUNS_FOLDER.absolute()} holds none"
-        raise NoSuchRun(f"{problem}; or give the run's folder, or --store PLACE") from None
+        raise NoSuchRun(f"{problem}; or give the run's folder, or the store that holds it") from None
 
 
 def _storeless(path: Path) -> NoSuchRun:
-    return NoSuchRun(f"{path} holds no {STORE}: give the store of that run with --store PLACE")
+    return NoSuchRun(f"{path} holds no {STORE}: give the run's id or folder, or the store that holds it")
 
 
 def _locate(place: str) -> RunLocation | None:

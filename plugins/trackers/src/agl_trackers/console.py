@@ -30,11 +30,14 @@ from agentlightning.credit.accounts import agents_word
 from agentlightning.hookspecs import hookimpl
 from agentlightning.terminal import Console
 from agentlightning.types import Call, Evaluation, Progress, Rollout, StepReport
+from agentlightning.types.select import caller_name, policy_for
 from agl_trackers.activity import Activity
 from agl_trackers.curve import RewardHistory, curve, smooth, sparkline
 
 QUIET = 30.0
 """Seconds without a line in a log, after which another line says what is under way."""
+MOST_CALLERS = 20
+"""Names of agents that a warning lists."""
 
 
 class ConsoleTracker(RewardHistory):
@@ -63,6 +66,12 @@ class ConsoleTracker(RewardHistory):
         self._began = 0.0
         self._earlier_steps = 0
         """Steps of the run's earlier life."""
+        self._failed = False
+        """Whether a rollout of a step or an evaluation has failed."""
+        self._unmatched: dict[str, str] = {}
+        """Entries of ``agent.policies`` that have matched no call yet."""
+        self._callers: set[str] = set()
+        """Whom calls came from while there are such entries."""
         self._progress = ProgressBar(
             TextColumn("[bold]step"),
             MofNCompleteColumn(),
@@ -75,6 +84,7 @@ class ConsoleTracker(RewardHistory):
     def start(self, run: Mapping[str, Any]) -> None:
         self._steps = int(run.get("steps", 0))
         self.begin(run)
+        self._unmatched = dict(run.get("agents") or {})
         facts = Table.grid(padding=(0, 2))
         for name, value in run.get("about", {}).items():
             facts.add_row(Text(str(name), style="bold"), Text(str(value)))
@@ -93,13 +103,17 @@ class ConsoleTracker(RewardHistory):
             self.add(report)
         self._evaluations = {evaluation.name: evaluation for evaluation in evaluations}
         self._earlier_steps = len(self.rewards)
+        self._failed = any(one.failures_text() for one in reports) or any(one.failed for one in evaluations)
         self._print(f"[bold]resumed[/] after {self._earlier_steps} of {self._steps} steps")
 
     def step(self, report: StepReport) -> None:
         if not self._began:
             self._began = self._clock() - sum(report.seconds.values())
         self.add(report)
+        self._failed |= bool(report.failures_text())
         self._activity.end()
+        if self._last is None:  # a wrong name is cheapest to know of now
+            self._warn_of_unmatched()
         self._last, self._last_step = report, self._clock()
         self._tokens += report.metrics.get("tokens", 0.0)
         if not self.console.is_terminal:
@@ -122,6 +136,10 @@ class ConsoleTracker(RewardHistory):
     @hookimpl
     def agl_call_recorded(self, call: Call) -> None:
         self._activity.called(0 if call.response_ids is None else len(call.response_ids))
+        if self._unmatched:
+            self._callers.add(caller_name(call.tags))
+            unmatched = self._unmatched.items()
+            self._unmatched = {e: p for e, p in unmatched if policy_for({e: p}, call.tags) is None}
         self._show()
 
     @hookimpl
@@ -144,6 +162,7 @@ class ConsoleTracker(RewardHistory):
     def evaluated(self, evaluation: Evaluation) -> None:
         self._activity.end()
         self._evaluations[evaluation.name] = evaluation
+        self._failed |= bool(evaluation.failed)
         text = (
             f" {evaluation.name:15} reward {evaluation.reward:.3f}{_failures(evaluation)}  "
             f"95 % {evaluation.interval_text()}  n={evaluation.n}  failed={evaluation.failed}  "
@@ -167,7 +186,7 @@ class ConsoleTracker(RewardHistory):
                     expand=False,
                 )
             )
-        if self.policies:
+        if self.policies and self.latest:  # an evaluation alone has no figure of any column
             self.console.print(self._by_policy(summary.get("policies", {})))
         totals = summary.get("totals", {})
         if totals.get("calls"):
@@ -180,6 +199,7 @@ class ConsoleTracker(RewardHistory):
             )
         if note := agents_word({metric: totals.get(total, 0.0) for total, metric in TOTALS.items()}):
             self._print(Text(note, "yellow"))
+        self._warn_of_unmatched()
         for alarm in (summary.get("alarms") or {}).values():  # of agl-audit
             self._print(Text.assemble(("alarm", "bold red"), f" {alarm['text']}"))
         for who, counts in summary.get("accounts", {}).items():
@@ -190,15 +210,24 @@ class ConsoleTracker(RewardHistory):
             signed = "signed with AGL_SIGNING_KEY" if chain["signed"] else "not signed"
             self._print(Text(f"Chain: {chain['head']} ({chain['links']} links, {signed})"))
         if run := summary.get("run_id"):
-            trained = summary.get("policy") and summary.get("learned") is not False
-            serve = f"; agl explain {run}; agl serve {run}" if trained else f" --failed; agl explain {run}"
-            self._print(Text(f"Next: agl rollouts {run}{serve if summary.get('policy') else ''}"))
+            more = f"; agl explain {run}; agl serve {run}"
+            if summary.get("learned") is False:
+                more = f"{' --failed' if self._failed else ''}; agl explain {run}"
+            self._print(Text(f"Next: agl rollouts {run}{more if summary.get('policy') else ''}"))
 
     def close(self) -> None:
         """Give the terminal back, also in the middle of a run."""
         if self._live:
             self._live.stop()
             self._live = None
+
+    def _warn_of_unmatched(self) -> None:
+        """Print the entries of ``agent.policies`` that matched no call, unless no call was seen here."""
+        for entry, policy in self._unmatched.items() if self._callers else ():
+            said = f"agent.policies: {entry!r} has matched no call, so {policy!r} got none by it"
+            callers = ", ".join(sorted(self._callers)[:MOST_CALLERS])
+            advice = f"compare it with the names that made calls: {callers}"
+            self._print(Text(f"WARNING: {said}; {advice}", "yellow"))
 
     def _print(self, text: str | Text) -> None:
         self.console.print(text, highlight=False, soft_wrap=True)

@@ -19,7 +19,7 @@ from agentlightning.types import Evaluation
 from agentlightning.types.base import ConfigError
 from agentlightning.types.work import missing_policy_message
 from agl_audit.locations import STORE, NoSuchRun
-from agl_audit.policies import find_policy
+from agl_audit.policies import NoPolicy, choose, policies_of, run_folder
 
 
 def register(app: typer.Typer) -> None:
@@ -30,7 +30,7 @@ def register(app: typer.Typer) -> None:
             list[str] | None,
             typer.Option(
                 help="A run, a model folder, or a name of `agl policy list`, instead of backend.policy; "
-                "NAME=FOLDER for one of several, again for others."
+                "NAME=FOLDER or NAME=RUN for one of several, again for others."
             ),
         ] = None,
         limit: Annotated[int | None, typer.Option(help="At most so many tasks.")] = None,
@@ -49,9 +49,18 @@ def register(app: typer.Typer) -> None:
         """Print the mean reward on the held-out tasks, with --on on each named set, with its 95 % interval;
         with --samples also pass@k. The last line of stdout is one JSON object.
         """
-        folders = {name: _folder(folder) for name, folder in map(_named, policy or ())}
+        given = dict(map(_named, policy or ()))
+        folders = {name: _folder(what, name) for name, what in given.items()}
         only = folders.pop("", None)
-        loaded = read(config, sets, backend__policy=only, training__seed=seed, training__steps=0)
+        try:
+            loaded = read(config, sets, backend__policy=only, training__seed=seed, training__steps=0)
+        except ConfigError:
+            if only is None or not (served := read(config, sets).served).named:
+                raise
+            raise ConfigError(  # one policy for several: the file by itself is right
+                f"--policy {given['']}: {config} names the policies {', '.join(served.names)}: give "
+                f"--policy {served.names[0]}={given['']}"
+            ) from None
         trainer, agent, _, tasks = configure(_point(loaded, folders))
         greedy = not sampled and samples == 1
         if unknown := [name for name in on or () if name not in trainer.config.evaluation.sets]:
@@ -69,20 +78,32 @@ def _named(given: str) -> tuple[str, str]:
     return name, folder
 
 
-def _folder(given: str) -> str:
+def _folder(given: str, name: str = "") -> str:
     """Return the absolute path of a policy: a model folder, relative to the working directory, a run's, or
-    the name of a plugin's pretrained policy.
+    the name of a plugin's pretrained policy. ``name``: the policy of the configuration that it stands for.
     """
     if (Path(given) / STORE).is_file():
-        return str(find_policy(given).folder.resolve())
+        return _of_run(given, name)
     if Path(given).is_dir():
         return str(Path(given).resolve())
     if (fetched := fetch_pretrained(given, load_plugins())) is not None:
         return str(fetched)
     try:
-        return str(find_policy(given).folder.resolve())
+        return _of_run(given, name)
     except NoSuchRun as nowhere:
         raise ConfigError(f"--policy {missing_policy_message(given)}; and as a run: {nowhere}") from None
+
+
+def _of_run(given: str, name: str) -> str:
+    """Return the folder of a run's policy: of the one called ``name``, or else of its only one."""
+    policies = policies_of(run := run_folder(given))
+    names = {one.name for one in policies if one.name}
+    if name not in names and len(names) > 1:
+        raise NoPolicy(
+            f"--policy {given}: run {run.name} trained {', '.join(sorted(names))}: give the folder of the "
+            f"one that you mean, such as {policies[0].folder}"
+        )
+    return str(choose(run, policies, None, name if name in names else None).folder.resolve())
 
 
 def _point(config: RunConfig, folders: dict[str, str]) -> RunConfig:
