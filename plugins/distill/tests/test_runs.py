@@ -360,6 +360,25 @@ def test_an_algorithm_or_a_critic_that_a_teacher_cannot_add_to_is_refused(studen
     assert distillation_of(from_fields({**fields, "steps": 0}, plugins=found), distill(), found) is None
 
 
+def test_the_policys_own_folder_teaches_only_by_a_hint(student: Path, master: Path, tmp_path: Path) -> None:
+    """Also by another path; of several policies each may be taught by another's folder."""
+    found = plugins()
+    link = tmp_path / "link"
+    link.symlink_to(student)
+
+    def made(policy: Any, **fields: Any) -> Any:
+        config = from_fields({"policy": policy, "distill": fields, "steps": 1}, plugins=found)
+        return distillation_of(config, distill(), found)
+
+    with pytest.raises(ConfigError, match=f"{student} is the folder of the policy itself: .*learns nothing"):
+        made(str(student), teacher=str(link))
+    assert made(str(student), teacher=str(link), hint=gold)
+    both = {"a": str(student), "b": str(master)}
+    assert made(both, teachers={"a": str(master), "b": str(student)})
+    with pytest.raises(ConfigError, match=f"{master} is the folder of the policy itself"):
+        made(both, teachers={"a": str(master), "b": str(master)})
+
+
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
