@@ -316,7 +316,7 @@ async def test_a_resumed_run_ends_as_one_that_was_not_interrupted(
         ({"divergence": "forward"}, "distill.divergence was 'reverse' when the run began and is 'forward'"),
         (
             {"teacher": "OTHER"},
-            r"distill.teachers.policy was '.*/master\d*/policy' .* and is '.*/student\d*/policy'",
+            r"distill.teachers.policy was '.*/master\d*/policy' .* and is '.*/other'",
         ),
         ({"hint": gold}, "distill.hint was None when the run began and is 'gold'"),
         (None, "distill: a teacher trained this run, and none is set now"),
@@ -341,7 +341,7 @@ async def test_a_run_that_a_teacher_trained_does_not_resume_by_other_settings(
         pass
     changed = None if now is None else {**began, **now}
     if changed and changed["teacher"] == "OTHER":
-        changed["teacher"] = str(student)
+        changed["teacher"] = str(saved_policy(tmp_path / "other", seed=3))
     with pytest.raises(ConfigError, match=said):
         async with edit_of(changed).open(context):
             pass
