@@ -168,6 +168,19 @@ def gold(task: dict[str, Any], rollout: Record, group: Sequence[Record]) -> str:
     return "" if task["say"] == "bob" else f"secret {task['say']}"
 
 
+def no_hint(task: dict[str, Any], rollout: Record, group: Sequence[Record]) -> None:
+    """For a teacher that is told nothing."""
+
+
+async def test_a_run_of_which_nothing_could_be_scored_says_why(
+    tmp_path: Path, student: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = {"teacher": "self", "hint": no_hint}
+    summary = await trainer(tmp_path, student, Watch(), steps=1, distill=settings).afit(say, TASKS)
+    assert summary["learned"] is False
+    assert "In the last step calls were left out: 4 × distill-no-hint" in "".join(capsys.readouterr())
+
+
 @pytest.mark.slow
 async def test_a_policy_teaches_itself_what_a_hint_shows_it(tmp_path: Path, student: Path) -> None:
     watch = Watch()
