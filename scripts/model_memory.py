@@ -10,12 +10,14 @@ what allocators do not give back, and rows, prompts and other small things.
 
 from __future__ import annotations
 
+import argparse
 import re
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from agentlightning.types.base import ConfigError
 from agl_local.network.memory import (
     HALF,
     SINGLE,
@@ -165,7 +167,7 @@ def tables(models: Mapping[str, NetworkShape]) -> str:
 def _sizes(models: Mapping[str, NetworkShape]) -> str:
     rows = [
         f"| {name} | {parameter_count(config) / 1e6:,.1f} | {HALF * cached_numbers(config) / 1e3:,.1f} "
-        f"| {SINGLE * saved_numbers(config) / 1e6:.2f} | {lora_count(config, RANK) / 1e6:.1f} |"
+        f"| {SINGLE * saved_numbers(config) / 1e6:.2f} | {_figure(lora_count(config, RANK) / 1e6)} |"
         for name, config in models.items()
     ]
     head = (
@@ -179,22 +181,41 @@ def _table(
     title: str, cells: Callable[[NetworkShape], list[float]], models: Mapping[str, NetworkShape]
 ) -> str:
     rows = [
-        f"| {name} | {' | '.join(f'{value / 1e9:,.1f}' for value in cells(config))} |"
+        f"| {name} | {' | '.join(_figure(value / 1e9) for value in cells(config))} |"
         for name, config in models.items()
     ]
     head = f"| GB | {' | '.join(COLUMNS)} |"
     return "\n".join([f"**{title}.**", "", head, "|---|" + "---:|" * len(COLUMNS), *rows, ""])
 
 
+def _figure(value: float) -> str:
+    """Return one decimal; below 1 two digits that count, for a small model is not nothing."""
+    return f"{value:,.1f}" if value >= 0.95 else f"{value:.2g}"
+
+
 def main(arguments: list[str]) -> int:
     """Rewrite, check or print."""
-    if arguments and arguments != ["--check"]:
-        folder = Path(arguments[0])
-        print(tables({folder.name: read_shape(folder / "config.json")}))
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+    )
+    parser.add_argument("folder", nargs="?", type=Path, help="a model folder, to print its tables")
+    parser.add_argument("--check", action="store_true", help="exit 1 if the tables of the page are stale")
+    given = parser.parse_args(arguments)
+    if given.folder and given.check:
+        parser.error("--check is for the page: leave FOLDER out")
+    if given.folder:
+        file = given.folder / "config.json"
+        if not file.is_file():
+            parser.exit(2, f"{parser.prog}: {file}: there is no such file; give a model folder\n")
+        try:
+            shape = read_shape(file)
+        except ConfigError as error:
+            parser.exit(2, f"{parser.prog}: {error}\n")
+        print(tables({given.folder.name: shape}))
         return 0
     page = PAGE.read_text(encoding="utf-8")
     fresh = PLACE.sub(lambda found: found[1] + tables(TABLED) + found[2], page)
-    if arguments:
+    if given.check:
         return int(fresh != page)
     PAGE.write_text(fresh, encoding="utf-8")
     return 0

@@ -75,6 +75,20 @@ def test_a_folder_gets_tables_of_its_own(script: ModuleType, capsys: pytest.Capt
     assert script.main([str(folder)]) == 0
     printed = capsys.readouterr().out
     assert "| policy | 0.5 |" in printed and printed.count("**") == 2 * len(script.SETTINGS)
+    assert "| 0.0 |" not in printed and "| policy | 0.0033 |" in printed
+
+
+@pytest.mark.parametrize(("content", "said"), [(None, "there is no such file"), ("{oops", "not valid JSON")])
+def test_a_folder_that_is_no_models_is_refused_in_one_line(
+    tmp_path: Path, script: ModuleType, capsys: pytest.CaptureFixture[str], content: str | None, said: str
+) -> None:
+    if content:
+        (tmp_path / "config.json").write_text(content)
+    with pytest.raises(SystemExit) as ended:
+        script.main([str(tmp_path)])
+    printed = capsys.readouterr().err
+    assert ended.value.code == 2 and len(printed.splitlines()) == 1
+    assert f"{tmp_path / 'config.json'}: {said}" in printed
 
 
 def test_the_short_tables_are_those_of_the_formulas(script: ModuleType) -> None:

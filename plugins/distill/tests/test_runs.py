@@ -168,6 +168,19 @@ def gold(task: dict[str, Any], rollout: Record, group: Sequence[Record]) -> str:
     return "" if task["say"] == "bob" else f"secret {task['say']}"
 
 
+def no_hint(task: dict[str, Any], rollout: Record, group: Sequence[Record]) -> None:
+    """For a teacher that is told nothing."""
+
+
+async def test_a_run_of_which_nothing_could_be_scored_says_why(
+    tmp_path: Path, student: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = {"teacher": "self", "hint": no_hint}
+    summary = await trainer(tmp_path, student, Watch(), steps=1, distill=settings).afit(say, TASKS)
+    assert summary["learned"] is False
+    assert "In the last step calls were left out: 4 × distill-no-hint" in "".join(capsys.readouterr())
+
+
 @pytest.mark.slow
 async def test_a_policy_teaches_itself_what_a_hint_shows_it(tmp_path: Path, student: Path) -> None:
     watch = Watch()
@@ -316,7 +329,7 @@ async def test_a_resumed_run_ends_as_one_that_was_not_interrupted(
         ({"divergence": "forward"}, "distill.divergence was 'reverse' when the run began and is 'forward'"),
         (
             {"teacher": "OTHER"},
-            r"distill.teachers.policy was '.*/master\d*/policy' .* and is '.*/student\d*/policy'",
+            r"distill.teachers.policy was '.*/master\d*/policy' .* and is '.*/other'",
         ),
         ({"hint": gold}, "distill.hint was None when the run began and is 'gold'"),
         (None, "distill: a teacher trained this run, and none is set now"),
@@ -341,7 +354,7 @@ async def test_a_run_that_a_teacher_trained_does_not_resume_by_other_settings(
         pass
     changed = None if now is None else {**began, **now}
     if changed and changed["teacher"] == "OTHER":
-        changed["teacher"] = str(student)
+        changed["teacher"] = str(saved_policy(tmp_path / "other", seed=3))
     with pytest.raises(ConfigError, match=said):
         async with edit_of(changed).open(context):
             pass
@@ -358,6 +371,25 @@ def test_an_algorithm_or_a_critic_that_a_teacher_cannot_add_to_is_refused(studen
     with pytest.raises(ConfigError, match="takes its advantages from a critic"):
         distillation_of(config, GRPO(critic=True), found)
     assert distillation_of(from_fields({**fields, "steps": 0}, plugins=found), distill(), found) is None
+
+
+def test_the_policys_own_folder_teaches_only_by_a_hint(student: Path, master: Path, tmp_path: Path) -> None:
+    """Also by another path; of several policies each may be taught by another's folder."""
+    found = plugins()
+    link = tmp_path / "link"
+    link.symlink_to(student)
+
+    def made(policy: Any, **fields: Any) -> Any:
+        config = from_fields({"policy": policy, "distill": fields, "steps": 1}, plugins=found)
+        return distillation_of(config, distill(), found)
+
+    with pytest.raises(ConfigError, match=f"{student} is the folder of the policy itself: .*learns nothing"):
+        made(str(student), teacher=str(link))
+    assert made(str(student), teacher=str(link), hint=gold)
+    both = {"a": str(student), "b": str(master)}
+    assert made(both, teachers={"a": str(master), "b": str(student)})
+    with pytest.raises(ConfigError, match=f"{master} is the folder of the policy itself"):
+        made(both, teachers={"a": str(master), "b": str(master)})
 
 
 @pytest.mark.parametrize(

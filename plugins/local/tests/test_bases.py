@@ -26,7 +26,7 @@ from agl_local.http.process import Beside, Tenant
 from agl_local.http.thread import EngineThread
 from agl_local.http.vllm_engine import VllmEngine
 from agl_local.network.linear import Linear
-from agl_local.network.lora import Lora, adapt, adapted, become_base, starting_point
+from agl_local.network.lora import Lora, LoraError, adapt, adapted, become_base, starting_point
 from agl_local.network.memory import STATES, base_bytes, lora_count
 from agl_local.network.model import CausalLM, LanguageModel
 from agl_local.network.product import Matrix
@@ -369,6 +369,19 @@ async def test_one_process_serves_all_and_ends_with_the_last(tmp_path: Path, qua
         for driver in (b, a):
             await driver.close()
     assert not tenant.process.alive() and b._base is not None and not b._base._weights
+
+
+async def test_a_target_that_one_policy_lacks_is_said_of_it_before_an_engine_starts(tmp_path: Path) -> None:
+    folder = saved_policy(tmp_path / "policy")
+    each = {"checker": {"lora": {"rank": 4, "targets": ["q_prj"]}}}
+    drivers = drivers_of({"writer": folder, "checker": folder}, each, engine="process")
+    try:
+        with pytest.raises(LoraError, match=r"^policy 'checker': lora: targets 'q_prj': .*q_proj"):
+            await drivers["writer"].start()
+        assert drivers["writer"]._engines is None
+    finally:
+        for driver in drivers.values():
+            await driver.close()
 
 
 async def test_a_policy_that_never_starts_leaves_nothing_behind(tmp_path: Path) -> None:

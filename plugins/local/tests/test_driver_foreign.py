@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
-from agentlightning.types import Recipe
+from agentlightning.types import Recipe, UsageError
+from agentlightning.types.work import PolicyFolder
+from agl_local.driver import LocalDriver
 from agl_local.policy.checkpoint import latest, load_checkpoint, save_checkpoint
 from agl_local.policy.export import export_policy
 from agl_local.policy.folder import Policy, fingerprint, load_policy
@@ -15,7 +18,7 @@ from agl_local.training.score import logprob_gap
 from agl_local.training.update import Updater
 from plugins.local.tests.driver_fixtures import make_row, tiny_tokenizer
 from plugins.local.tests.family_fixtures import saved_network
-from plugins.local.tests.test_driver_loop import FakeJob, started
+from plugins.local.tests.test_driver_loop import RECIPE, FakeJob, started
 
 transformers = pytest.importorskip("transformers")
 
@@ -68,6 +71,20 @@ def test_layers_that_cannot_be_computed_again_are_refused(policy: Policy) -> Non
 def test_a_backward_pass_in_another_precision_is_refused(policy: Policy) -> None:
     with pytest.raises(ValueError, match="TransformersLM has one precision in both passes"):
         Updater(policy.model, Recipe(name="r"), backward_dtype=torch.bfloat16)
+
+
+@pytest.mark.parametrize("option", [{"activation_checkpointing": True}, {"backward_dtype": "bfloat16"}])
+async def test_options_of_the_own_forward_are_refused_before_an_engine_starts(
+    policy: Policy, option: dict[str, Any]
+) -> None:
+    assert policy.path is not None
+    driver = LocalDriver(PolicyFolder(policy.path, options={"threads": 1, **option}, name="tiny"), RECIPE)
+    try:
+        with pytest.raises(UsageError, match=f"neox: {next(iter(option))}: .*TransformersLM.*leave it out"):
+            await driver.start()
+        assert driver._engines is None
+    finally:
+        await driver.close()
 
 
 async def test_a_run_by_lora_of_a_family_with_a_state(tmp_path: Path) -> None:

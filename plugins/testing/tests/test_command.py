@@ -16,6 +16,8 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from agentlightning import cli
+from agentlightning.types import UsageError
+from agl_local.driver import LocalDriver
 
 CONFIG = Path(__file__).parents[3] / "examples" / "calc_x" / "cpu.yaml"
 AGL = [sys.executable, "-c", "from _agl_main import main; main()"]
@@ -156,6 +158,42 @@ def test_a_run_that_cannot_start_is_refused_with_the_reason(
     assert configuration["status"] == "fail" and configuration["advice"]
     assert reason in "\n".join([configuration["title"], *configuration["detail"]])
     assert checks["engine"]["title"] == "skipped: because configuration failed"
+
+
+@pytest.mark.slow
+@pytest.mark.plugins
+def test_a_teacher_that_is_not_there_is_a_mistake_of_the_configuration(
+    tmp_path: Path, examine: Examine
+) -> None:
+    done = examine("-c", str(run_file(tmp_path)), "--set", "distill.teacher=nope", "--json")
+    checks = {check["name"]: check for check in json.loads(done.stdout.splitlines()[-1])["checks"]}
+    assert "distill.teacher: 'nope' is no folder" in checks["configuration"]["title"]
+    assert checks["engine"]["status"] == "skipped"
+
+
+@pytest.mark.slow
+@pytest.mark.plugins
+@pytest.mark.parametrize(
+    ("error", "memory"),
+    [
+        (UsageError("config.json: not valid JSON"), False),
+        (RuntimeError("status 1"), False),
+        (RuntimeError("CUDA out of memory. Tried to allocate 2 GiB"), True),
+        (RuntimeError("the engine process for policy 'a' ended with status -9"), True),
+        (MemoryError(), True),
+    ],
+)
+def test_memory_is_the_advice_where_it_can_be_about_memory(
+    tmp_path: Path, examine: Examine, monkeypatch: pytest.MonkeyPatch, error: Exception, memory: bool
+) -> None:
+    def fail(*_: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(LocalDriver, "_open", fail)
+    done = examine("-c", str(run_file(tmp_path)), "--json")
+    checks = {check["name"]: check for check in json.loads(done.stdout.splitlines()[-1])["checks"]}
+    assert checks["engine"]["status"] == "fail" and checks["engine"]["advice"]
+    assert any("max_num_seqs" in line for line in checks["engine"]["advice"]) is memory
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -66,9 +67,18 @@ def test_the_third_step_ends_it(found: Batch, error: type[UsageError], said: str
     [(0, False, "left_out/…"), (0, True, "grades in finer steps"), (8, False, "grades in finer steps")],
 )
 def test_the_advice_at_the_end_fits_the_cause(idle: int, flat: bool, advice: str) -> None:
-    said = nothing_learned(2, idle, flat)
+    said = nothing_learned(2, idle, flat, Counter())
     assert "not one token was trained in 2 steps" in said and advice in said
     assert ("8 had advantage 0" in said) == (idle == 8)
+
+
+def test_the_end_says_why_calls_of_the_last_step_were_left_out() -> None:
+    count = NoSignalGuard(print)
+    count.step(0, batch({"no-ids": 1}), [])
+    count.step(1, batch({"no-reward": 4, "superseded": 1}), [])
+    said = nothing_learned(2, 0, False, count.left_out)
+    assert "calls were left out: 4 × no-reward, 1 × superseded." in said and "left_out/…" in said
+    assert "no-reward" not in nothing_learned(2, 0, True, count.left_out)
 
 
 def test_a_step_that_could_learn_begins_the_count_anew() -> None:

@@ -101,12 +101,13 @@ HOW_TO_GET_VARIANCE = (
 LEFT_OUT = "The metrics left_out/… count why calls were not trained; `agl explain CALL` says it of one"
 
 
-def nothing_learned(steps: int, idle: float, flat: bool) -> str:
+def nothing_learned(steps: int, idle: float, flat: bool, out: Counter[str]) -> str:
     """Return what a run prints that trained no token in ``steps`` steps, ``idle`` tokens with advantage 0.
-    ``flat``: no group of its last step had a spread.
+    ``flat``: no group of its last step had a spread. ``out``: why calls of that step were left out.
     """
+    left_out = f"In the last step calls were left out: {_listed(out)}. {LEFT_OUT}" if out else LEFT_OUT
     equal = f" ({idle:.0f} had advantage 0: no group had a spread)" if idle else ""
-    advice = HOW_TO_GET_VARIANCE if idle or flat else LEFT_OUT
+    advice = HOW_TO_GET_VARIANCE if idle or flat else left_out
     return f"This run learned nothing: not one token was trained in {steps} steps{equal}. {advice}."
 
 
@@ -134,6 +135,8 @@ class NoSignalGuard:
         """Steps since the last one with something to learn that were outages."""
         self.zero_variance_steps = 0
         """Steps in a row in which no group had a spread."""
+        self.left_out: Counter[str] = Counter()
+        """Why calls of the last step were left out."""
         self.idle_policies: Counter[str] = Counter()
         """Policy → steps in a row without a row for it."""
 
@@ -161,6 +164,7 @@ class NoSignalGuard:
         are not read if the step is :meth:`learnable`.
         """
         outage = _is_outage(batch)
+        self.left_out = _left_out(batch)
         if self.learnable(batch):
             self.no_signal_steps = self.outage_steps = 0
         elif outage:
@@ -235,21 +239,31 @@ def _ending_error(step: int, batch: Batch, records: Sequence[Record], rule: str,
     )
 
 
+def _left_out(batch: Batch) -> Counter[str]:
+    """Return why calls of the step were left out, with their numbers."""
+    found: Counter[str] = Counter()
+    for ledger in batch.ledgers:
+        found.update(ledger.left_out)
+    return found
+
+
+def _listed(reasons: Counter[str]) -> str:
+    return ", ".join(f"{n} × {reason}" for reason, n in reasons.most_common(3))
+
+
 def _only_zero_variance(batch: Batch) -> bool:
     """Whether all calls were left out for want of variance in their groups."""
-    out = {reason for ledger in batch.ledgers for reason in ledger.left_out} - {"frozen-policy"}
+    out = _left_out(batch).keys() - {"frozen-policy"}
     return bool(out) and out <= NO_VARIANCE_REASONS
 
 
 def _why_untrained(records: Sequence[Record], batch: Batch, rule: str) -> str:
     """Return why no call was trained, and which agents made the calls."""
-    reasons_out: Counter[str] = Counter()
-    for ledger in batch.ledgers:
-        reasons_out.update(ledger.left_out)
+    reasons_out = _left_out(batch)
     if not reasons_out:
         return "the agent made no model call; is it using the endpoint it is given?"
     agents = sorted({caller_name(call.tags) for record in records for call in record.calls})
-    listed = ", ".join(f"{n} × {reason}" for reason, n in reasons_out.most_common(3))
+    listed = _listed(reasons_out)
     if reasons_out["no-reward"] and (unfit := unread_rewards(records, rule)):
         return f"{listed}: {unfit}"
     return f"{listed}; calls came from {', '.join(agents)} (see `select`)"

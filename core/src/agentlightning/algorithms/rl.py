@@ -209,7 +209,7 @@ class RLJob:
         """Print at the end that the run left the policy as it was."""
         if self.learned is False:
             idle, flat = self.totals.values["tokens_zero_advantage"], self._no_signal.zero_variance_steps > 0
-            self.context.say(nothing_learned(self.steps, idle, flat))
+            self.context.say(nothing_learned(self.steps, idle, flat, self._no_signal.left_out))
 
     async def saved(self, folder: Path, step: int) -> None:
         """Add a checkpoint to the run's chain and notify hooks."""

@@ -233,13 +233,20 @@ class Distillation:
         if given == SELF:
             return self._policies[policy]
         folder: Path = self._config.path(given)
-        if folder.is_dir():
-            return folder
-        from agentlightning.train.policies import fetch_pretrained
+        if not folder.is_dir():
+            from agentlightning.train.policies import fetch_pretrained
 
-        if (fetched := fetch_pretrained(given, self._plugins)) is None:
-            raise ConfigError(f"distill.teacher: {given!r} is no folder ({folder}) and no pretrained policy")
-        return fetched
+            if (fetched := fetch_pretrained(given, self._plugins)) is None:
+                raise ConfigError(
+                    f"distill.teacher: {given!r} is no folder ({folder}) and no pretrained policy"
+                )
+            folder = fetched
+        if self.settings.hint is None and folder.resolve() == self._policies[policy].resolve():
+            raise ConfigError(
+                f"distill.teacher: {folder} is the folder of the policy itself: a policy learns nothing from "
+                "itself; give it a hint, which the agent does not see, or name another teacher"
+            )
+        return folder
 
     def _make(self, given: Path | EndpointSection) -> Teacher:
         if isinstance(given, EndpointSection):

@@ -25,7 +25,7 @@ from agl_local.http.engines import Engines, Serving
 from agl_local.http.process import Beside, EngineProcess, Tenant
 from agl_local.http.thread import EngineThread, cores_of
 from agl_local.network.layout import realise
-from agl_local.network.lora import become_base, starting_point
+from agl_local.network.lora import LoraError, become_base, starting_point, targets_of
 from agl_local.network.model import LanguageModel
 from agl_local.options import Options, pick_device
 from agl_local.policy.folder import DTYPES, Policy, read_tokenizer
@@ -115,13 +115,15 @@ class SharedBase:
 
     def policy(self, name: str) -> Policy:
         """A policy for the trainer, in float32 and without adapters. Raises UsageError for a folder that
-        cannot be used.
+        cannot be used, and LoraError for any member's adapters that do not go with it.
         """
         member, o = self._members[name], self._options
         with self._lock:
             if self._trained is None:
-                self._trained = load(member.path, pick_device(o.device), "float32", o.quantize)
-                become_base(self._trained.model)
+                loaded = load(member.path, pick_device(o.device), "float32", o.quantize)
+                self._refuse_misfit(loaded.model)
+                become_base(loaded.model)
+                self._trained = loaded
             base = self._trained
         tokenizer = read_tokenizer(member.path)
         return replace(base, model=starting_point(base.model), tokenizer=tokenizer, path=member.path)
@@ -135,6 +137,15 @@ class SharedBase:
             return self._tenants(name)
         with self._lock:
             return self._thread(member, loaded)
+
+    def _refuse_misfit(self, model: LanguageModel) -> None:
+        """One process serves all, so what is wrong with one policy is said before it starts for another."""
+        for one in self._members.values():
+            assert one.options.lora is not None  # else it would not share
+            try:
+                targets_of(model, one.options.lora)
+            except LoraError as error:
+                raise LoraError(f"policy {one.name!r}: {error}") from None
 
     # ------------------------------------------------------------------------------------- in this process
     def _thread(self, member: Member, loaded: Policy) -> Engines:

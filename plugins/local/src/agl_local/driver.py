@@ -34,9 +34,10 @@ from agl_local.bases import Member, SharedBase
 from agl_local.generation.invariance import network_of
 from agl_local.generation.orders import PauseMode
 from agl_local.http.engines import Engines
+from agl_local.network.config import OWN
 from agl_local.network.linear import pick_backward_dtype
 from agl_local.network.lora import starting_point
-from agl_local.network.model import LanguageModel
+from agl_local.network.model import CausalLM, LanguageModel
 from agl_local.options import Options, pick_device, read_options
 from agl_local.policy.checkpoint import (
     Checkpoint,
@@ -244,6 +245,7 @@ class LocalDriver:
         refuse_without_template(self._policy.tokenizer, self.path)
         if o.deterministic:
             network_of(self._policy.model)
+        _refuse_foreign(self._policy, o)
         self._trainable = Trainable.of(self._policy.model, o.freeze, o.lora)
         engines = self._engines = (
             make_engines(self.path, self.name, o, self._policy)
@@ -468,3 +470,17 @@ def _check(recipe: Recipe) -> None:
         refuse(recipe)
     except ValueError as error:
         raise Refused(str(error)) from None
+
+
+def _refuse_foreign(policy: Policy, o: Options) -> None:
+    """Raise Refused for options that only the own forward has, where the network is transformers'."""
+    given = {
+        "activation_checkpointing": o.activation_checkpointing,
+        "backward_dtype": o.backward_dtype == "bfloat16",
+    }
+    asked = [name for name, on in given.items() if on]
+    if asked and not isinstance(policy.model, CausalLM):
+        raise Refused(
+            f"{policy.path}: {asked[0]}: it needs one of the {OWN}; this model runs through transformers "
+            f"({type(policy.model).__name__}): leave it out"
+        )

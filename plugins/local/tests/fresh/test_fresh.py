@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -139,6 +140,36 @@ def test_a_policy_that_a_run_cannot_use_is_found_out(tmp_path: Path, monkeypatch
     assert "✗ tools: the template leaves calls out of the conversation" in said.stdout
     nowhere = agl(monkeypatch, "policy", "info", tmp_path / "nowhere")
     assert isinstance(nowhere.exception, UsageError) and "no such folder" in str(nowhere.exception)
+
+
+@pytest.mark.parametrize(
+    ("file", "change", "match"),
+    [
+        ("config.json", None, "config.json: not valid JSON"),
+        ("tokenizer.json", {}, "tokenizer.json: not a tokenizer"),
+        ("config.json", {"num_attention_heads": 3}, "config.json: num_heads (3) must be a multiple"),
+        ("config.json", {"hidden_size": "wide"}, "config.json: hidden_size = 'wide': a whole number"),
+        ("config.json", {"vocab_size": 100}, "vocab_size of config.json is 100"),
+        ("config.json", {"model_type": "qwen22"}, "config.json: transformers does not load"),
+        ("config.json", {"model_type": None}, "config.json: transformers does not load"),
+    ],
+)
+def test_a_folder_that_cannot_be_loaded_fails_that_check(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str, change: dict[str, Any] | None, match: str
+) -> None:
+    """And ``agl sft`` refuses it by the same words."""
+    if change and "model_type" in change:
+        pytest.importorskip("transformers")
+    folder = Path(shutil.copytree(agl_local.plugin.tiny_policy(), tmp_path / "policy"))
+    before = json.loads((folder / file).read_text()) if change else {}
+    (folder / file).write_text("{oops" if change is None else json.dumps({**before, **change}))
+    said = agl(monkeypatch, "policy", "check", folder)
+    assert said.exit_code == 1 and said.stdout.startswith("✗ loads: ") and match in said.stdout
+    assert str(folder) in said.stdout and len(said.stdout.splitlines()) == 1
+    chats = tmp_path / "chats.jsonl"
+    chats.write_text(json.dumps({"messages": [{"role": "assistant", "content": "Hello"}]}))
+    refused = agl(monkeypatch, "sft", "--policy", folder, "--data", chats, "-o", tmp_path / "out")
+    assert isinstance(refused.exception, UsageError) and match in str(refused.exception)
 
 
 def with_template(tmp_path: Path, name: str) -> Path:

@@ -102,7 +102,7 @@ def _check(
             say(f"{'✗' if wrong else '✓'} {name}{f': {wrong}' if wrong else ''}")
         for warning in found["warnings"]:
             say(f"! {warning}")
-        if chats:
+        if "chats" in found:
             left = f" ({found['too_long']} chats left out: too long)" if found["too_long"] else ""
             known = f"{found['word_for_word']:.0%} of {found['messages']} messages word for word"
             say(f"{found['chats']} chats{left}: loss {found['loss']:.3f} a token, {known}")
@@ -113,7 +113,10 @@ def _check(
 def _folder_of(given: str) -> Path:
     """The folder of whatever eval, serve and sft take."""
     from agl_local.policy.fetch import first_use
+    from agl_local.policy.files import is_adapter
 
+    if Path(given).is_dir() and not is_adapter(Path(given)):
+        return Path(given)  # whether it can be used is what is asked
     if Path(given).is_absolute() and not Path(given).exists():
         raise UsageError(missing_policy_message(given))
     return first_use(given).path

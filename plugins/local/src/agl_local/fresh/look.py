@@ -8,9 +8,11 @@ from typing import Any
 
 import torch
 
+from agentlightning.types import UsageError
 from agl_local.fresh.roundtrip import RULES, TALK, Examination, examine
 from agl_local.network.model import CausalLM
-from agl_local.policy.folder import Policy, fingerprint, load_policy
+from agl_local.policy.folder import Policy, fingerprint
+from agl_local.serving import load
 from agl_local.sft.chats import Chat, encode
 from agl_local.text.rendering import TemplateError
 from agl_local.text.tokenizer import ChatTokenizer
@@ -20,7 +22,7 @@ _TEXT = 'Ünïcode, 漢字, \t tabs and 1234567890\n\n{"json": [1.5e-3]} 🙂'
 
 def info(folder: Path) -> dict[str, Any]:
     """Return the facts of a policy folder: network, tokenizer, template, size, digest."""
-    policy = load_policy(folder)
+    policy = load(folder, "cpu", "float32")
     template = policy.tokenizer.template
     own = isinstance(policy.model, CausalLM)
     return {
@@ -45,9 +47,12 @@ def check(folder: Path, chats: Sequence[Chat] = ()) -> dict[str, Any]:
     """Return the checks of a policy by name, each ``None`` or what is wrong, warnings, the round trips
     (``roundtrip.examine``), and what it knows of ``chats``: the mean loss of a trained token (nats), and the
     share of messages that it would say word for word (each token the most likely one, given those before).
-    Raise for a folder that cannot be loaded.
+    A folder that cannot be loaded has no check but that one.
     """
-    policy = load_policy(folder)
+    try:
+        policy = load(folder, "cpu", "float32")
+    except UsageError as error:
+        return {"ok": False, "checks": {"loads": str(error)}, "warnings": [], "round_trips": {}}
     checks: dict[str, str | None] = {"loads": None}
     for name, one in (("text", _text), ("ends", _ends), ("history", _history)):
         checks[name] = _failed(one, policy)

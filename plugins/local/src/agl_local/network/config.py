@@ -96,16 +96,16 @@ class ModelConfig(NetworkShape):
         if arch not in _CLASSES:
             raise UnsupportedModel(f"model_type {arch!r} is not one of {sorted(_CLASSES)}")
         _refuse_unsupported(config, arch)
-        heads = int(_need(config, "num_attention_heads"))
-        hidden = int(_need(config, "hidden_size"))
+        heads = _need(config, "num_attention_heads")
+        hidden = _need(config, "hidden_size")
         return cls(
             hidden_size=hidden,
-            intermediate_size=int(_need(config, "intermediate_size")),
-            num_layers=int(_need(config, "num_hidden_layers")),
+            intermediate_size=_need(config, "intermediate_size"),
+            num_layers=_need(config, "num_hidden_layers"),
             num_heads=heads,
             num_kv_heads=int(config.get("num_key_value_heads") or heads),
             head_dim=int(config.get("head_dim") or (128 if arch == "qwen3" else hidden // heads)),
-            vocab_size=int(_need(config, "vocab_size")),
+            vocab_size=_need(config, "vocab_size"),
             rope_theta=_rope_theta(config, arch),
             rms_eps=float(config.get("rms_norm_eps", 1e-6)),
             max_positions=int(config.get("max_position_embeddings") or _POSITIONS.get(arch, 32768)),
@@ -174,10 +174,13 @@ def as_ids(value: int | list[int] | tuple[int, ...] | None) -> tuple[int, ...]:
     return (value,) if isinstance(value, int) else tuple(int(i) for i in value)
 
 
-def _need(config: Mapping[str, Any], key: str) -> Any:
+def _need(config: Mapping[str, Any], key: str) -> int:
     if config.get(key) is None:
-        raise ConfigError(f"config.json has no {key!r}, which a {config.get('model_type')} model needs")
-    return config[key]
+        raise ConfigError(f"there is no {key!r}, which a {config.get('model_type')} model needs")
+    try:
+        return int(config[key])
+    except (TypeError, ValueError):
+        raise ConfigError(f"{key} = {config[key]!r}: a whole number is needed") from None
 
 
 def _rope_theta(config: Mapping[str, Any], arch: str) -> float:
@@ -189,7 +192,7 @@ def _rope_theta(config: Mapping[str, Any], arch: str) -> float:
 
 def _no_rope(config: Mapping[str, Any]) -> tuple[int, ...]:
     """SmolLM3's layers without rotary embedding: marked by a 0, or every fourth."""
-    layers, every = int(_need(config, "num_hidden_layers")), int(config.get("no_rope_layer_interval") or 4)
+    layers, every = _need(config, "num_hidden_layers"), int(config.get("no_rope_layer_interval") or 4)
     marks = config.get("no_rope_layers") or [(i + 1) % every for i in range(layers)]
     return tuple(i for i, mark in enumerate(marks) if not mark)
 

@@ -212,7 +212,6 @@ def load_transformers(
     kind = raw.get("model_type")
     if raw.get("quantization_config"):
         raise UnsupportedModel(f"{path}: quantization_config: only unquantised weights are loaded")
-    _log.warning("%s: %s; running through transformers' own forward and cache, which is slower", path, why)
     try:
         known = type(transformers.AutoConfig.from_pretrained(path, trust_remote_code=False))
         causal = known in transformers.MODEL_FOR_CAUSAL_LM_MAPPING
@@ -220,8 +219,13 @@ def load_transformers(
         loaded: Any = auto.from_pretrained(
             path, dtype=dtype, trust_remote_code=False, output_loading_info=True
         )
-    except ValueError as error:
-        raise UnsupportedModel(f"{path}: transformers does not load model_type {kind!r}: {error}") from error
+    except (OSError, MemoryError):
+        raise
+    except Exception as error:  # the libraries raise classes of their own for every kind of mistake
+        said = " ".join(str(error).partition("\n\n")[0].split())  # then comes advice about pip
+        raise UnsupportedModel(
+            f"{path / 'config.json'}: transformers does not load model_type {kind!r}: {said}"
+        ) from error
     inner, info = loaded
     if info["missing_keys"]:
         raise UnsupportedModel(f"{path}: the weights lack {sorted(info['missing_keys'])[:8]}")
@@ -232,6 +236,7 @@ def load_transformers(
         raise UnsupportedModel(
             f"{path}: model_type {kind!r} cannot be served from a cache: {error}"
         ) from error
+    _log.warning("%s: %s; running through transformers' own forward and cache, which is slower", path, why)
     return model
 
 

@@ -20,7 +20,7 @@ from agentlightning.child_environment import child_environment
 from agentlightning.proxies import PROXIES
 from agentlightning.types import UsageError
 from agentlightning.types.base import nearest
-from agl_local.network.config import read_json
+from agl_local.network.config import ConfigError, read_json
 from agl_local.policy.bundled import TINY, tiny_policy
 from agl_local.policy.cache import (
     CachedPolicy,
@@ -96,7 +96,10 @@ def fetch(given: str | Path) -> CachedPolicy:
 def _of_folder(path: Path) -> CachedPolicy:
     if is_adapter(path):
         return _of_adapter(path.absolute())
-    read_json(path / "config.json")  # raises for a folder that holds no model
+    try:
+        read_json(path / "config.json")  # raises for a folder that holds no model
+    except ConfigError as error:
+        raise FetchError(str(error)) from None
     return CachedPolicy(path.absolute(), ModelOrigin(path.name, "see the folder", f"folder {path}"))
 
 

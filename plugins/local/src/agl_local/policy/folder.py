@@ -111,6 +111,8 @@ def load_policy(
 
         foreign = load_transformers(path, raw, DTYPES[dtype], why).to(device)
         return Policy(foreign, tokenizer, foreign.config, path)
+    except (ValueError, TypeError, AttributeError) as error:
+        raise ConfigError(f"{path / 'config.json'}: {error}") from error
     if tokenizer.vocab_size > config.vocab_size:
         raise ConfigError(
             f"{path}: the tokenizer has {tokenizer.vocab_size} tokens, "

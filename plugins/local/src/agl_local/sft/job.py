@@ -26,7 +26,8 @@ from agl_local.policy.adapters import add_adapter, base_of
 from agl_local.policy.catalogue import CATALOGUE
 from agl_local.policy.fetch import first_use
 from agl_local.policy.files import is_adapter, remove_unfinished
-from agl_local.policy.folder import DTYPES, fingerprint, load_policy, stored_fingerprint
+from agl_local.policy.folder import DTYPES, fingerprint, stored_fingerprint
+from agl_local.serving import load
 from agl_local.sft.chats import ChatDataError, ChatSet, chats_of, read_chats
 from agl_local.sft.finetune import SftReport, SftSettings, SftSettingsError, SftStep, finetune
 from agl_local.sft.folder import Parent, check_output, shown, write_finetuned
@@ -88,12 +89,12 @@ def run(
     found = first_use(base)
     device = pick_device(settings.device)
     if settings.quantize is None:
-        start = load_policy(found.path)
+        start = load(found.path, "cpu", "float32")
         digest = fingerprint(start.model)
         start.model.to(device, DTYPES[settings.dtype])
     else:  # the weights are never in memory as a whole
         digest = stored_fingerprint(found.path)
-        start = load_policy(found.path, device, settings.dtype, quantize=settings.quantize)
+        start = load(found.path, device, settings.dtype, settings.quantize)
     address = base if base in CATALOGUE else str(found.path)
     parent = Parent(found.origin.name, address, found.origin.licence, found.origin.source, digest)
     if goes_on:

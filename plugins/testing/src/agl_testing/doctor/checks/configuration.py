@@ -80,6 +80,7 @@ def _recipe(notes: Notes, configured: ConfiguredRun) -> None:
     schedule = schedule_of(plugins, trainer.recipe, trainer.config.training)
     check_ends_early(schedule, trainer.config.backend.driver, spec.ends_early)
     check_credit_fields(trainer.recipe, **plugins.credit_functions)
+    list(plugins.answers("agl_batch_edits", config=trainer.config, plugins=plugins, recipe=trainer.recipe))
     if spec.environment_info is not None:
         facts = spec.environment_info(trainer.config.backend.options)
         if spec.paid:

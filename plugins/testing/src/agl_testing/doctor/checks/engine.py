@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -9,6 +10,7 @@ from urllib.parse import urlsplit
 import aiohttp
 
 from agentlightning.store.sqlite.store import SQLiteStore
+from agentlightning.types import UsageError
 from agl_testing.doctor.checks.store import copy_as_if_killed
 from agl_testing.doctor.figures import format_seconds
 from agl_testing.doctor.findings import Findings
@@ -24,10 +26,13 @@ from agl_testing.doctor.report import Check, Notes, failure
 
 QUESTION = [{"role": "user", "content": "Count from one to twenty, in words."}]
 TOKENS = 64
-NOT_SERVED = (
-    "The driver could not serve the policy; its message says why. Memory goes to options.max_num_seqs, "
-    "max_len and dtype; `agl doctor` without a configuration shows the device."
+NOT_SERVED = "The driver could not serve the policy; its message says why."
+MEMORY = (
+    "Memory goes to options.max_num_seqs, max_len and dtype; `agl doctor` without a configuration shows the "
+    "device."
 )
+OUT_OF_MEMORY = re.compile(r"memory|alloc|status -9|SIGKILL", re.I)
+"""In the message of an error that can be about memory; the system kills without a word who asks too much."""
 
 
 async def check_engine(findings: Findings) -> Check:
@@ -43,7 +48,10 @@ async def check_engine(findings: Findings) -> Check:
         context = findings.context = await findings.stack.enter_async_context(session)
     except Exception as error:
         check = failure("engine", error)
-        check.advice = [NOT_SERVED]
+        if not isinstance(error, UsageError):
+            check.advice = [NOT_SERVED]
+        if isinstance(error, MemoryError) or OUT_OF_MEMORY.search(str(error)):
+            check.advice.append(MEMORY)
         return check
     findings.start_seconds = time.perf_counter() - began
     findings.usage.append(measure("engine started"))
