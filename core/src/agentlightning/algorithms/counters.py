@@ -190,20 +190,16 @@ class NoSignalGuard:
         for name, own in batch.policies.items():
             self.idle_policies[name] = 0 if own["rows"] else self.idle_policies[name] + 1
             if self.idle_policies[name] == self._limit:
-                out = ", ".join(
-                    f"{n:g} × {k.removeprefix('left_out/')}"
-                    for k, n in own.items()
-                    if k.startswith("left_out/")
-                )
+                left = {k.removeprefix("left_out/"): n for k, n in own.items() if k.startswith("left_out/")}
+                out = ", ".join(f"{n:g} × {reason}" for reason, n in left.items())
                 why = f"its calls were left out: {out}" if out else "no call went to it (see `policies`)"
                 self._say(f"{self._limit} steps in a row trained nothing of policy {name!r}: {why}")
 
     def _note_zero_variance(self, step: int, batch: Batch) -> None:
         """Print once that steps teach nothing because all rollouts of each group get the same reward."""
         flat = batch.metrics.get("reward_count") and not batch.metrics.get("tokens_trained")
-        self.zero_variance_steps = (
-            self.zero_variance_steps + 1 if flat and (_only_zero_variance(batch) or batch.rows) else 0
-        )
+        flat = bool(flat and (_only_zero_variance(batch) or batch.rows))
+        self.zero_variance_steps = self.zero_variance_steps + 1 if flat else 0
         if self.zero_variance_steps == self._limit:
             reward = batch.metrics.get("reward_mean", 0.0)
             self._say(
@@ -222,8 +218,7 @@ def _unrewarded(batch: Batch) -> bool:
 
 def _is_outage(batch: Batch) -> bool:
     """Whether every rollout of the step failed, and by an outage."""
-    kinds = {k.removeprefix("failed/"): n for k, n in batch.metrics.items() if k.startswith("failed/")}
-    failed = sum(n for kind, n in kinds.items() if kind in OUTAGE_KINDS)
+    failed = sum(batch.metrics.get(f"failed/{kind}", 0) for kind in OUTAGE_KINDS)
     return bool(failed) and failed == batch.metrics.get("rollouts")
 
 
@@ -241,10 +236,7 @@ def _ending_error(step: int, batch: Batch, records: Sequence[Record], rule: str,
 
 def _left_out(batch: Batch) -> Counter[str]:
     """Return why calls of the step were left out, with their numbers."""
-    found: Counter[str] = Counter()
-    for ledger in batch.ledgers:
-        found.update(ledger.left_out)
-    return found
+    return sum((Counter(ledger.left_out) for ledger in batch.ledgers), Counter())
 
 
 def _listed(reasons: Counter[str]) -> str:
