@@ -99,6 +99,7 @@ HEADLINES = {
     "spider": ("spider",),
     "desk": ("desk",),
     "text_world": ("text_world",),
+    "search": ("search",),
 }
 
 

@@ -230,7 +230,7 @@ CHINESE = (ROOT / "README.zh.md").read_text()
 
 def test_readme_has_the_figures_that_each_task_of_its_headlines_earned(bench: Callable[[str], Any]) -> None:
     per_task = bench("per_task")
-    for name in ("router", "calc_x", "spider", "desk", "text_world"):
+    for name in ("router", "calc_x", "spider", "desk", "text_world", "search"):
         found = per_task.headline(*per_task.HEADLINES[name])
         row = learned(found["before"][0], found["after"][0])
         assert f"| {row} |" in README and f"| {row} |" in CHINESE, f"{name}: {row}"
@@ -251,7 +251,7 @@ def test_readme_has_the_figures_that_each_task_of_its_headlines_earned(bench: Ca
 
 def test_long_conversations_and_long_games(bench: Callable[[str], Any]) -> None:
     per_task = bench("per_task")
-    for name in ("desk", "text_world"):
+    for name in ("desk", "text_world", "search"):
         found = per_task.headline(*per_task.HEADLINES[name])
         after = ", ".join(f"{one['reward']:.3f}" for one in found["after"])
         baseline = result(f"{name}_seeds")["runs"][0]["baseline"]

@@ -20,6 +20,7 @@ from agl_testing import ScriptedModelServer, tool_call
 from contract.running import rolled_out
 
 import agentlightning as agl
+from agentlightning.algorithms.intervals import mean_interval
 from agentlightning.cli.options import read
 from agentlightning.credit import assign
 from agentlightning.store import SQLiteStore
@@ -199,6 +200,18 @@ def test_baselines_are_those_of_the_page() -> None:
     for name, one in BASELINES.items():
         found = rewards(one, given)
         assert f"| `{name}` | {sum(found) / COUNT:.3f} |" in page, name
+
+
+def test_the_page_says_how_far_trained_policies_are_ahead_of_the_script() -> None:
+    page = (EXAMPLE / "README.md").read_text(encoding="utf-8")
+    kept = EXAMPLE.parents[1] / "bench" / "results" / "per_task" / "search.jsonl"
+    earned = [json.loads(line) for line in kept.read_text(encoding="utf-8").splitlines()[1:]]
+    given = tasks("heldout", COUNT)
+    script = rewards(BASELINES["exports_only"], given)
+    for seed in range(3):
+        ahead = [one["after"][seed] - other for one, other in zip(earned, script, strict=True)]
+        low, high = mean_interval(ahead, [one["country"] for one in given], "country", shares=False).ends
+        assert low > 0 and f"{sum(ahead) / COUNT:+.3f} ({low:.2f} to {high:.2f})" in page
 
 
 def test_a_world_has_every_country_and_no_fact_by_heart() -> None:
