@@ -178,8 +178,7 @@ class NoSignalGuard:
                 f"{self.outage_steps} steps were outages, the last of them step {step + 1}: "
                 f"{failure_reasons(records)}"
             )
-        first = (self.outage_steps if outage else self.no_signal_steps) == 1
-        if first and records and _unrewarded(batch):
+        if (self.outage_steps if outage else self.no_signal_steps) == 1 and records and _unrewarded(batch):
             self._say(
                 f"step {step + 1}: not one of {len(records)} rollouts got a reward: "
                 f"{failure_reasons(records)}{first_traceback(records)}"
@@ -251,11 +250,9 @@ def _only_zero_variance(batch: Batch) -> bool:
 
 def _why_untrained(records: Sequence[Record], batch: Batch, rule: str) -> str:
     """Return why no call was trained, and which agents made the calls."""
-    reasons_out = _left_out(batch)
-    if not reasons_out:
+    if not (reasons_out := _left_out(batch)):
         return "the agent made no model call; is it using the endpoint it is given?"
     agents = sorted({caller_name(call.tags) for record in records for call in record.calls})
-    listed = _listed(reasons_out)
     if reasons_out["no-reward"] and (unfit := unread_rewards(records, rule)):
-        return f"{listed}: {unfit}"
-    return f"{listed}; calls came from {', '.join(agents)} (see `select`)"
+        return f"{_listed(reasons_out)}: {unfit}"
+    return f"{_listed(reasons_out)}; calls came from {', '.join(agents)} (see `select`)"

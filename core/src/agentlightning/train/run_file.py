@@ -21,9 +21,7 @@ from agentlightning.types.sections import FILE
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML with the numbers of JSON: ``1e-4`` is a number here, and a string in YAML 1.1. A key that is given
-    twice is refused, where PyYAML keeps the last.
-    """
+    """YAML whose ``1e-4`` is a number, as in JSON, and which refuses a key that is given twice."""
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
         node = super().compose_mapping_node(anchor)
