@@ -263,8 +263,10 @@ def _saved(stage: Stage) -> tuple[Path, CausalLM]:
     its own.
     """
     shape = SHAPES[stage.of("0.6b", "tiny")]
-    wide = max(shape.vocab, json.loads((BUNDLED / "config.json").read_text(encoding="utf-8"))["vocab_size"])
-    SHAPES["saved"] = replace(shape, vocab=wide)
+    wide = max(
+        shape.vocab_size, json.loads((BUNDLED / "config.json").read_text(encoding="utf-8"))["vocab_size"]
+    )
+    SHAPES["saved"] = replace(shape, vocab_size=wide)
     model = network("saved", stage.device)
     return save_policy(Policy(model, read_tokenizer(BUNDLED), model.config), stage.out / "random"), model
 
