@@ -5,7 +5,8 @@
 
 What each held-out task earned goes to ``bench/results/per_task``. The last line is one JSON object: one entry
 for each seed, with the mean reward of each step's rollouts, and whether all runs ended clear of their start
-and of the script in ``baseline``. The exit status is 1 if not, or if a call was not captured exactly.
+and, task by task, of the script in ``baseline``. The exit status is 1 if not, or if a call was not captured
+exactly.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ def judged(runs: Sequence[dict[str, Any]]) -> dict[str, bool]:
     """Return what holds for all runs."""
     return {
         "clear_of_before": all(one["ci_before"][1] < one["ci_after"][0] for one in runs),
-        "clear_of_baseline": all(one["baseline"] < one["ci_after"][0] for one in runs),
+        "clear_of_baseline": all(one["ci_ahead"] is not None and one["ci_ahead"][0] > 0 for one in runs),
         "calls_exact": all(one["calls"] == one["calls_exact"] for one in runs),
     }
 

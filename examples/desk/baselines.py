@@ -35,9 +35,9 @@ def rewards(desk: Script, given: Sequence[Task]) -> list[float]:
     return [float(conduct(one, desk)[1] == wanted(one)) for one in given]
 
 
-def strongest_part(given: Sequence[Task]) -> float:
-    """Return the most that a desk with a part of the policy earns on tasks."""
-    return max(sum(rewards(desk, given)) / len(given) for name, desk in DESKS.items() if name != KEEPS)
+def strongest_part(given: Sequence[Task]) -> list[float]:
+    """Return the reward of each task by the best desk that has a part of the policy."""
+    return max((rewards(desk, given) for name, desk in DESKS.items() if name != KEEPS), key=sum)
 
 
 def keeps_rules(given: Sequence[Task]) -> Callable[[Mapping[str, Any]], dict[str, Any]]:

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
-from statistics import fmean
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
@@ -23,7 +23,7 @@ from small_policy import demo  # noqa: E402
 
 def main(words: Sequence[str] | None = None) -> int:
     """Train and print. ``words``: of the command line."""
-    return demo.main(HERE, __doc__ or "", lambda held_out: fmean(rewards(exports_only, held_out)), words)
+    return demo.main(HERE, __doc__ or "", partial(rewards, exports_only), words)
 
 
 if __name__ == "__main__":

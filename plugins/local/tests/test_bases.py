@@ -133,6 +133,18 @@ def test_who_shares_a_base(tmp_path: Path) -> None:
     assert not same_files(folder, copied)
 
 
+def test_policies_that_could_share_and_do_not_are_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder, other = saved_policy(tmp_path / "policy"), saved_policy(tmp_path / "other", seed=1)
+    drivers_of({"a": folder, "b": folder, "c": other}, {"c": {"dtype": "bfloat16"}})
+    assert not caplog.records
+    drivers_of({"a": folder, "b": folder}, {"b": {"dtype": "bfloat16", "engine_threads": 2}})
+    (said,) = (record.getMessage() for record in caplog.records)
+    assert said.startswith("policies a and b train LoRA over the same files")
+    assert said.endswith("of their options, dtype and engine_threads would have to be the same")
+
+
 def test_groups_of_a_run(tmp_path: Path) -> None:
     a, b = saved_policy(tmp_path / "a"), saved_policy(tmp_path / "b", seed=1)
     drivers = drivers_of({"1": a, "2": b, "3": a, "4": b, "5": a}, {"5": {"lora": None}})

@@ -35,6 +35,7 @@ from desk.shop import NO_ORDER, Shop
 from desk.talk import CALLS, REPLIES, Talk, conduct
 from desk.tasks import GRANTED, KINDS, RULES, WHOSE, Task, after, broken, grade, task, tasks, wanted
 from desk.teacher import ERROR_RATE, MISTAKES, chats
+from small_policy.demo import difference
 
 EXAMPLE = Path(view.__file__).parent
 ROUND = len(KINDS)
@@ -140,7 +141,7 @@ def test_baselines_are_those_of_the_page() -> None:
     for name, one in DESKS.items():
         assert f"| {name} | {sum(rewards(one, given)) / COUNT:.3f} |" in page, name
     assert sum(rewards(DESKS[KEEPS], given)) == COUNT
-    assert strongest_part(given) == pytest.approx(5 / 6)
+    assert sum(strongest_part(given)) / len(given) == pytest.approx(5 / 6)
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -349,7 +350,22 @@ def test_the_demo_prints_what_it_measured(tmp_path: Path, capsys: pytest.Capture
     status = demo.main(["--steps", "1", *(word for one in sets for word in ("--set", one))])
     line = json.loads(capsys.readouterr().out.strip().splitlines()[-1])
     assert [*line] == [
-        "before", "after", "ci_before", "ci_after", "baseline", "calls", "calls_exact", "seconds",
+        "before", "after", "ci_before", "ci_after", "baseline", "ahead_of_baseline", "ci_ahead", "calls",
+        "calls_exact", "seconds",
     ]  # fmt: skip
+    low, high = line["ci_ahead"]
+    assert line["ahead_of_baseline"] == pytest.approx(line["after"] - line["baseline"], abs=1e-3)
+    assert low < line["ahead_of_baseline"] < high
     assert status == 0 and line["calls"] == line["calls_exact"] > 100
     assert line["baseline"] == pytest.approx(5 / 6, abs=1e-4)
+
+
+def test_the_lead_over_a_script_is_task_by_task_and_over_clusters() -> None:
+    tasks = [{"shop": "ab"[place // 20]} for place in range(40)]
+    script = [float(place % 2) for place in range(40)]
+    earned = [one if place > 30 else 1.0 for place, one in enumerate(script)]
+    lead, (low, high) = difference([None, *earned[1:]], script, tasks, None)
+    assert lead == pytest.approx(15 / 39, abs=1e-4) and low < lead < high < 1
+    assert difference(script, script, tasks, None)[0] == 0
+    assert difference(earned, script, tasks, "shop")[1] != difference(earned, script, tasks, None)[1]
+    assert difference([], script, tasks, None) == (None, None)

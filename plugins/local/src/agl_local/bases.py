@@ -10,6 +10,7 @@ with the last of its policies.
 from __future__ import annotations
 
 import filecmp
+import logging
 import secrets
 import threading
 from collections.abc import Mapping, Sequence
@@ -32,6 +33,8 @@ from agl_local.policy.folder import DTYPES, Policy, read_tokenizer
 from agl_local.policy.shared import SharedWeights
 from agl_local.serving import load, make_engines
 
+log = logging.getLogger(__name__)
+
 ALIKE = ("quantize", "dtype", "device", "engine", "engines", "deterministic", "serving_threads")
 """Options that policies over one base have in common; others are each policy's own."""
 
@@ -46,11 +49,16 @@ class Member:
 
     def shares(self, other: Member) -> bool:
         """Whether the two may share: both have LoRA, over the same files, in the same way."""
+        return self.apart(other) == []
+
+    def apart(self, other: Member) -> list[str] | None:
+        """The options that keep two from sharing, which both have LoRA over the same files; None: they are not
+        such.
+        """
         mine, others = self.options, other.options
-        if mine.lora is None or others.lora is None:
-            return False
-        alike = all(getattr(mine, name) == getattr(others, name) for name in ALIKE)
-        return alike and same_files(self.path, other.path)
+        if mine.lora is None or others.lora is None or not same_files(self.path, other.path):
+            return None
+        return [name for name in ALIKE if getattr(mine, name) != getattr(others, name)]
 
 
 class Sharer(peers.PeerDriver, Protocol):
@@ -73,6 +81,15 @@ def train_together(
     for driver in drivers.values():
         group = next((group for group in groups if group[0].member.shares(driver.member)), None)
         if group is None:
+            for first in (group[0].member for group in groups):
+                if options := first.apart(driver.member):
+                    log.warning(
+                        "policies %s and %s train LoRA over the same files, and each has a copy of them in "
+                        "memory: of their options, %s would have to be the same",
+                        first.name,
+                        driver.member.name,
+                        " and ".join(options).replace("serving_threads", "engine_threads"),
+                    )
             groups.append([driver])
         else:
             group.append(driver)
