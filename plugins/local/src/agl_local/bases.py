@@ -52,7 +52,7 @@ class Member:
         return self.apart(other) == []
 
     def apart(self, other: Member) -> list[str] | None:
-        """The options that keep two from sharing that both have LoRA over the same files; None: they have not."""
+        """The options that keep apart two with LoRA over the same files; None: they are no such two."""
         mine, others = self.options, other.options
         if mine.lora is None or others.lora is None or not same_files(self.path, other.path):
             return None
