@@ -242,11 +242,13 @@ class PolicyFolder:
 
 
 def missing_policy_message(given: str | Path) -> str:
-    """Return the message that ``given`` is no folder; for the name of a hub's model, with what fetches it."""
+    """Return the message that ``given`` is no folder; for the name of a hub's model, with what fetches it.
+    Where its first part is a folder, a path was meant.
+    """
     text = Path(given).as_posix()
     said = f"{given}: there is no such folder; a policy is a model folder in Hugging Face layout"
     if whose := vendor(text):
         return f"{said}. {whose} keeps this model's weights to itself; `agl policy list` has open ones"
-    if not _HUB.fullmatch(text):
+    if not _HUB.fullmatch(text) or Path(text).parent.is_dir():
         return said
     return f"{said}. If it is a model of the Hugging Face hub, give hub:{text}, which agl-local downloads"
