@@ -6,6 +6,7 @@ import json
 import random
 import re
 from collections import Counter
+from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -38,7 +39,7 @@ from search.corpus import documents
 from search.evaluate import Course
 from search.grading import grade
 from search.index import FIRST_LINE, HITS, NO_SUCH_TITLE, NOTHING, PASSAGE, factbook
-from search.questions import CLUES, FACTS, PARTNERS, countries, facts, held_out, kept, tasks, two_needed
+from search.questions import CLUES, FACTS, PARTNERS, Task, countries, facts, held_out, kept, tasks, two_needed
 from search.teacher import ERROR_RATE, MISTAKES, TOOLS, chat, chats, readings, world
 from search.warmstart import scaffold, tokenizer
 from small_policy.teaching import fresh
@@ -343,5 +344,13 @@ def test_the_cpu_profile(tmp_path: Path) -> None:
     trainer, agent, train, val = configure(
         read(EXAMPLE / "cpu.yaml", [f"backend.policy={tmp_path / 'policy'}"])
     )
-    assert agent.function is solve.function and len(val) == COUNT and len(train) == len(kept()["train"])
+    assert agent.function is solve.function and len(val) == COUNT
+    assert not {one["country"] for one in train} & {one["country"] for one in val}
+    assert largest_trader(train) < 0.05 < 0.2 < largest_trader(kept()["train"])
     assert set(trainer.config.environment.headroom) == {"oracle", "reader", "random"}
+
+
+def largest_trader(given: Sequence[Task]) -> float:
+    """The share of the questions about trade that lead to one country, at most."""
+    asked = Counter(one["country"] for one in given if one["kind"] in PARTNERS)
+    return max(asked.values()) / asked.total()
