@@ -9,7 +9,8 @@ Run ``python -m bench.gpu.launches`` (``make bench-launches``); the last line is
   with ``top_p`` and ``top_logprobs`` for each of 8.
 - ``update_launches_per_1k_tokens``: of an update of 64 rows in 8 groups that share prompts (200 and 50
   tokens), by the tokens that the rows have; ``padded``: where nothing is shared.
-- ``before``: the same when they were first counted.
+- ``before``: the same when they were first counted, from ``bench/results``.
+- ``device``: ``pretend``.
 
 The network has the 28 layers of Qwen3-0.6B and tiny widths: what is launched depends on layers, not on
 widths. An operator that reaches the device is a launch. CUDA has a few fused ones that the pretend device
@@ -95,7 +96,7 @@ def main() -> None:
     pretend.register()
     found = measure()
     kept = json.loads(RESULT.read_text(encoding="utf-8"))["result"] if RESULT.exists() else {}
-    print(json.dumps({**found, "before": kept.get("before", found)}))
+    print(json.dumps({**found, "before": kept.get("before", found), "device": "pretend"}))
 
 
 if __name__ == "__main__":

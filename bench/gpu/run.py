@@ -49,14 +49,16 @@ def one(name: str, device: str, size: str, out: Path, seconds: float) -> dict[st
     return found
 
 
-def summary(card: str | None, found: dict[str, dict[str, Any]]) -> dict[str, Any]:
+def summary(card: str | None, size: str, found: dict[str, dict[str, Any]]) -> dict[str, Any]:
     """The last line: the engine's step with 8 conversations, an update that shares beginnings, the gap in
-    float32.
+    float32. ``size``: of the networks.
     """
     decode, update = found.get("decode", {}), found.get("update", {}).get("shared", {})
     peaks = [one["peak_gb"] for one in (decode, update) if one.get("peak_gb") is not None]
     return {
         "card": card,
+        "device": "cuda" if card else "pretend",
+        "size": size,
         "stages": found,
         "ok": bool(found) and all(one["ok"] for one in found.values()),
         "decode_ms": decode.get("engine_8"),
@@ -75,6 +77,12 @@ def main() -> int:
     given = parser.parse_args()
     card = torch.cuda.get_device_name(0) if torch.cuda.is_available() else None
     device, size = ("pretend", "tiny") if card is None else ("cuda", given.size or "full")
+    if card is None:
+        print(
+            "There is no card. The stages run on a pretend device, which computes on the CPU and refuses "
+            "what CUDA refuses, with tiny networks: they show that all of it runs exactly, and no speed.",
+            file=sys.stderr,
+        )
     found: dict[str, dict[str, Any]] = {}
     with tempfile.TemporaryDirectory() as folder:
         out = given.out or Path(folder)
@@ -87,7 +95,7 @@ def main() -> int:
                 continue
             limit = min(left, LIMITS[name]) if card else 600.0
             found[name] = one(name, device, size, out.resolve(), limit)
-    print(json.dumps(summary(card, found)))
+    print(json.dumps(summary(card, size, found)))
     return 0 if all(one["ok"] for one in found.values()) else 1
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
+from agentlightning.cli import run_command  # noqa: E402
 from desk.baselines import strongest_part  # noqa: E402
 from small_policy import demo  # noqa: E402
 
@@ -26,4 +27,4 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_command(lambda: sys.exit(main()))

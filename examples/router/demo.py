@@ -26,6 +26,7 @@ from rich.table import Table
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
+from agentlightning.cli import run_command  # noqa: E402
 from agentlightning.cli.options import last_line, read  # noqa: E402
 from agentlightning.train.configured import configure  # noqa: E402
 from router.baselines import (  # noqa: E402
@@ -163,4 +164,4 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_command(lambda: sys.exit(main()))

@@ -17,6 +17,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
+from agentlightning.cli import run_command  # noqa: E402
 from search.baselines import exports_only, rewards  # noqa: E402
 from small_policy import demo  # noqa: E402
 
@@ -27,4 +28,4 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_command(lambda: sys.exit(main()))

@@ -24,6 +24,7 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
 from agentlightning import GRPO, Evaluation, Ledger, Trainer  # noqa: E402
+from agentlightning.cli import run_command  # noqa: E402
 from agentlightning.cli.options import read  # noqa: E402
 from agentlightning.credit import assign  # noqa: E402
 from agentlightning.train.configured import configure  # noqa: E402
@@ -101,4 +102,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_command(lambda: sys.exit(main()))

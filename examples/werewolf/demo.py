@@ -14,6 +14,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from agentlightning.cli import run_command
 from agentlightning.cli.options import read
 from agentlightning.train.configured import configure
 from agentlightning.types import Evaluation
@@ -79,4 +80,4 @@ def result(
 
 
 if __name__ == "__main__":
-    main()
+    run_command(main)

@@ -211,6 +211,10 @@ def test_eval_takes_a_folder_or_the_name_of_a_pretrained_policy(
     assert _folder("tiny") == str(tmp_path / "tiny")
     with pytest.raises(UsageError, match="give hub:Qwen/Q-1"):
         _folder("Qwen/Q-1")
-    with pytest.raises(UsageError, match="no such folder") as caught:
-        _folder("tiny/step-7")  # there is a folder tiny: it is no name of a hub's model
-    assert "hub:" not in str(caught.value)
+    for path in (
+        "tiny/step-7",
+        "models/Q-1",
+    ):  # tiny is a folder, models nobody's name
+        with pytest.raises(UsageError, match="no such folder") as caught:
+            _folder(path)
+        assert "hub:" not in str(caught.value)

@@ -9,6 +9,9 @@ from typing import Any
 import pytest
 import torch
 
+from agentlightning.types.sections import TrainingSection
+from agentlightning.types.work import PolicyFolder
+from agl_local.driver import LocalDriver
 from agl_local.http.thread import EngineThread
 from agl_local.network.linear import Linear
 from agl_local.network.lora import Lora, adapt, adapted
@@ -26,7 +29,7 @@ from agl_local.policy.folder import (
     state,
 )
 from plugins.local.tests.driver_fixtures import saved_policy, tiny_model
-from plugins.local.tests.test_driver_loop import FakeJob, started
+from plugins.local.tests.test_driver_loop import RECIPE, FakeJob, started
 
 OPTIONS: dict[str, Any] = {"lora": {"rank": 8, "alpha": 16}, "quantize": "nf4", "lr": 3e-2}
 
@@ -51,6 +54,19 @@ async def test_learns_and_the_engine_serves_what_the_trainer_computes(tmp_path: 
         folder = await driver.export(tmp_path / "out")
         assert fingerprint(load_policy(folder).model) == job.reports[-1].params_digest
         assert json.loads((folder / "config.json").read_text())[DEQUANTISED] == quantize
+    finally:
+        await driver.close()
+    await is_evaluated_as_it_was_trained(folder, quantize, job.reports[-1].params_digest)
+
+
+async def is_evaluated_as_it_was_trained(folder: Path, quantize: str, digest: str | None) -> None:
+    given = PolicyFolder(
+        folder, options={**OPTIONS, "engine": "thread", "threads": 1, "quantize": quantize}, name="tiny"
+    )
+    driver = LocalDriver(given, RECIPE, TrainingSection(steps=0))
+    await driver.start()
+    try:
+        assert fingerprint(driver._loaded().model) == digest
     finally:
         await driver.close()
 

@@ -225,8 +225,8 @@ class Resources(Model):
 
 
 # --------------------------------------------------------------------------------------------------- policies
-_HUB = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
-"""``owner/name``, as models are called on the Hugging Face hub."""
+_HUB = re.compile(r"(?!models/|policies/|runs/)[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+"""``owner/name``, as models are called on the Hugging Face hub; not a folder as people call them."""
 
 
 @dataclass(frozen=True, slots=True)

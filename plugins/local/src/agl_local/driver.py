@@ -52,7 +52,7 @@ from agl_local.policy.checkpoint import (
 from agl_local.policy.export import export_policy
 from agl_local.policy.folder import Policy, constant, fingerprint
 from agl_local.progress import Tell, teller
-from agl_local.serving import Refused, load, make_engines, refuse_without_template
+from agl_local.serving import Refused, as_served, load, make_engines, refuse_without_template
 from agl_local.supported_fields import refuse
 from agl_local.text.grammar import GrammarCompiler
 from agl_local.training.rules import Corrections, due, rows_of
@@ -82,7 +82,8 @@ class LocalDriver:
         self.name = policy.name
         self.recipe = recipe
         self.seed = training.seed
-        self.options: Options = read_options(policy.options)
+        options = read_options(policy.options)
+        self.options: Options = options if training.steps else as_served(self.path, options)
         self._version = 0
         self._policy: Policy | None = None
         self._trainable: Trainable | None = None

@@ -29,7 +29,7 @@ from agl_local.network.layout import realise
 from agl_local.network.lora import peft_settings, targets_of
 from agl_local.network.quantized import Kind
 from agl_local.options import Options, pick_device, read_options
-from agl_local.policy.folder import DTYPES, Policy, load_policy, read_tokenizer
+from agl_local.policy.folder import DEQUANTISED, DTYPES, Policy, load_policy, read_tokenizer
 from agl_local.policy.shared import SharedWeights
 from agl_local.text.rendering import TemplateError
 from agl_local.text.tokenizer import ChatTokenizer
@@ -165,6 +165,15 @@ def _make_vllm(
         parser=parser,
         adapter=adapter,
     )
+
+
+def as_served(path: Path, options: Options) -> Options:
+    """The options for a folder that nobody trains: a run's sums over a quantised base are what it computed
+    with, and quantised again they would be another policy.
+    """
+    file = path / "config.json"
+    summed = options.quantize and file.is_file() and DEQUANTISED in read_json(file)
+    return msgspec.structs.replace(options, quantize=None) if summed else options
 
 
 class LocalServer:
