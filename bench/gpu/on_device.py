@@ -20,7 +20,7 @@ import pytest
 import torch
 
 from agl_local import options
-from agl_local.network import model
+from agl_local.network import hf, model
 from agl_local.network.layout import realise
 from agl_local.policy import folder
 
@@ -82,7 +82,7 @@ def _patch() -> None:
     folder.init_model = lambda *a, **k: realise(init_model(*a, **k), torch.float32, torch.device(DEVICE))
     folder.load_policy = lambda path, device=DEVICE, *a, **k: load_policy(path, device, *a, **k)
     options.pick_device = lambda name: DEVICE if name == "cpu" else pick_device(name)
-    for cls in (model.CausalLM, model.LanguageModel):
+    for cls in (model.CausalLM, model.LanguageModel, hf.TransformersLM):
         for name in ("hidden", "logits", "step", "forward"):
             if name in cls.__dict__:
                 setattr(cls, name, _moved(cls.__dict__[name]))
