@@ -37,6 +37,16 @@ SOLVE = "#!/bin/bash\npython3 -c \"print(sum(map(int, open('/data/numbers.txt'))
 Made = Callable[..., Path]
 
 
+def docker(lines: str) -> dict[str, str]:
+    """A Dockerfile with these lines, as a keyword of ``made``."""
+    return {"environment__Dockerfile_": f"FROM x\nWORKDIR /app\n{lines}\n"}
+
+
+def toml(text: str) -> dict[str, str]:
+    """A ``task.toml``, as a keyword of ``made``."""
+    return {"task_toml": f'version = "1.0"\n{text}\n'}
+
+
 @pytest.fixture
 def made(tmp_path: Path) -> Made:
     """Makes a task folder; keywords replace files."""
@@ -173,6 +183,14 @@ class TestTurnLimit(TurnLimit):
         ({"environment__Dockerfile_": "FROM x\n"}, "names no WORKDIR"),
         ({"environment__Dockerfile_": "FROM x\nSHELL ['sh']\nWORKDIR /a"}, "Dockerfile says SHELL"),
         ({"task_toml": "[[steps]]\nname = 'a'\n"}, "several steps"),
+        (docker("COPY numbers.txt /numbers.txt"), "copies a file to /numbers.txt, and the root"),
+        (docker("COPY data/ /"), "copies to /, and the root"),
+        (docker("COPY --from=build /x /app/"), "says COPY --from"),
+        (docker("COPY <<EOF /app/x\nfrom a text\nEOF"), "says COPY <<EOF"),
+        (docker("ADD https://example.org/x /app/"), "says ADD https://example.org/x"),
+        (docker("RUN --mount=type=secret,id=x true"), "says RUN --mount"),
+        (docker("WORKDIR $GOPATH/src"), r"says WORKDIR \$GOPATH/src: neither ENV nor ARG .* GOPATH"),
+        (docker("ENV A=${B%x}"), "is a form that is not known"),
     ],
 )
 def test_a_task_that_needs_more_is_refused_by_name(made: Made, files: dict[str, str], said: str) -> None:
@@ -180,11 +198,149 @@ def test_a_task_that_needs_more_is_refused_by_name(made: Made, files: dict[str, 
         tasks(str(made(**files)))
 
 
+@pytest.mark.parametrize(
+    ("files", "said"),
+    [
+        ({"task_toml": "a = = 1"}, r"task\.toml: this is no TOML: .*line 1, column"),
+        (toml("verifier.timeout_sec = 'soon'"), r"task\.toml\.verifier\.timeout_sec: .*number.* not 'soon'"),
+        (toml("agent.timeout_sec = -5"), r"task\.toml\.agent\.timeout_sec: .*greater than 0, not -5"),
+        (toml("environment = 'x'"), r"task\.toml\.environment: .*dictionary"),
+        (toml("environment.env = {A = 1}"), r"task\.toml\.environment\.env\.A: .*string, not 1"),
+        (toml("environment.memory_mb = -5"), r"task\.toml\.environment\.memory_mb: .*equal to 16, not -5"),
+        (toml("environment.memory = 'much'"), r"task\.toml\.environment\.memory: .*'2G', not 'much'"),
+        (
+            toml("environment.workdir = 'app'"),
+            r"task\.toml\.environment\.workdir: .*absolute path, not 'app'",
+        ),
+        (toml("environment = {storage = '2G', storage_mb = 3}"), "storage and storage_mb, differ"),
+        (
+            toml("verifier.env = {A = '${AGL_UNSET}'}"),
+            r"verifier\.env\.A .* AGL_UNSET, which is not set: set it",
+        ),
+        *(
+            (docker(line), rf"environment/Dockerfile: {line.splitlines()[0]}: {said}")
+            for line, said in (
+                ("ENV", "ENV needs words of the form NAME=value"),
+                ("ENV A=1 B", "ENV needs words of the form NAME=value"),
+                ("ENV A='b", "a quote or a brace stays open"),
+                ("COPY", "COPY needs what to copy, and where to"),
+                ("COPY ../x /a", r"\.\./x is not in the folder environment"),
+                ("WORKDIR", "WORKDIR needs a path"),
+            )
+        ),
+        (docker('COPY ["none.txt", "/app/"]'), "none.txt is not in the folder environment"),
+        (docker("RUN <<EOF\ntouch x"), "environment/Dockerfile: the text after <<EOF needs a line EOF"),
+    ],
+)
+def test_a_folder_that_is_wrong_is_refused_when_it_is_loaded(
+    made: Made, files: dict[str, str], said: str
+) -> None:
+    with pytest.raises(UsageError, match=f"Harbor task .*add: .*{said}"):
+        tasks(str(made(**files)))
+
+
 async def test_lines_that_cannot_run_here_are_named(bwrap: None, made: Made, tmp_path: Path) -> None:
-    for line, said in (("RUN apt-get install -y jq", "RUN apt-get install"), ("COPY ../x /a", "copies ../x")):
-        [task] = tasks(str(made(environment__Dockerfile_=f"FROM x\nWORKDIR /app\n{line}\n")))
-        with pytest.raises(UsageError, match=said):
-            async with trial(task):
-                pass
+    [task] = tasks(str(made(**docker("RUN apt-get install -y jq"))))
+    with pytest.raises(UsageError, match="RUN apt-get install"):
+        async with trial(task):
+            pass
     with pytest.raises(UsageError, match="holds no task folders"):
         tasks(str(tmp_path))
+
+
+@pytest.mark.parametrize("sizes", ["memory = '128M'\nstorage = '10M'", "memory_mb = 128\nstorage_mb = 10"])
+async def test_sizes_have_two_forms(bwrap: None, made: Made, sizes: str) -> None:
+    [task] = tasks(str(made(**toml(f"[environment]\n{sizes}"))))
+    async with trial(task) as one:
+        assert (await one.run("head -c 5000000 /dev/zero > small")).ok
+        eat = ["python3", "-c", "print(len(bytearray(int(input()))))"]
+        assert (await one.run(eat, stdin="20000000")).ok and not (await one.run(eat, stdin="200000000")).ok
+        assert (await one.run("head -c 20000000 /dev/zero > large")).ended == "disk"
+
+
+def test_keys_without_effect_are_named_once(made: Made, caplog: pytest.LogCaptureFixture) -> None:
+    keys = "allow_internet = false\ncpus = 2\nmemmory_mb = 4096"
+    root = made(**toml(f"[environment]\n{keys}\n[verifier]\nenvironment_mode = 'shared'"))
+    (root / "add").rename(root / "one")
+    made(**toml(f"[environment]\n{keys}"))
+    tasks(str(root))
+    said = [record.getMessage().partition(": ")[2] for record in caplog.records]
+    assert said == [
+        f"task.toml: environment.{key} has no effect in a sandbox (tasks: 2; the first: add)"
+        for key in ("cpus", "memmory_mb")
+    ]
+
+
+async def test_a_variable_of_this_process_is_given_where_the_task_names_it(
+    bwrap: None, made: Made, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As Harbor does: a whole value, with a default for one that is not set; who runs the task is told."""
+    monkeypatch.setenv("AGL_KNOWN", "7")
+    monkeypatch.setenv("AGL_OTHER", "8")
+    text = "[environment.env]\nA = '${AGL_KNOWN}'\n[verifier.env]\nB = '${AGL_UNSET:-9}'\nC = 'x${AGL_OTHER}'"
+    test = '#!/bin/sh\necho "{\\"reward\\": $A, \\"b\\": $B, \\"c\\": ${#C}}" > /logs/verifier/reward.json\n'
+    [task] = tasks(str(made(**toml(text), tests__test_sh=test)))
+    assert [record.getMessage().partition("toml: ")[2] for record in caplog.records] == [
+        "environment.env is given the variable AGL_KNOWN of this process (tasks: 1; the first: add)"
+    ]
+    async with trial(task) as one:
+        assert (await one.run('echo "$A$B$AGL_KNOWN"')).stdout == "7\n"
+        assert await one.grade() == {"reward": 7.0, "b": 9.0, "c": float(len("x${AGL_OTHER}"))}
+
+
+async def test_variables_of_a_dockerfile_are_expanded(bwrap: None, made: Made) -> None:
+    text = """ARG BASE=slim
+FROM x:$BASE
+ARG BASE
+ARG NAME=sub EMPTY
+ENV H=/app PATH="/app/bin:$PATH"
+ENV A=$H/a B='$H' C="\\$H ${EMPTY:-two words}" D=${H:+set}${NONE:-${NAME}} E=x$NONE
+ENV OLD the $NAME
+WORKDIR $H/${NAME}
+COPY tool.sh ${H}/bin/tool
+RUN echo "$NAME $BASE $HERE" > built
+ENV HERE=late
+"""
+    files = {"environment__Dockerfile_": text, "environment__tool_sh": "#!/bin/sh\necho tool\n"}
+    test = "#!/bin/sh\ntool && echo 1 > /logs/verifier/reward.txt\n"
+    [task] = tasks(str(made(**files, **toml("environment.env = {A = 'own'}"), tests__test_sh=test)))
+    async with trial(task) as one:
+        assert one.task.workdir == "/app/sub" and one.read("built").split()[:2] == [b"sub", b"slim"]
+        shown = await one.run('pwd; tool; echo "$A|$B|$C|$D|$E|$OLD|$NAME"')
+        assert shown.stdout.splitlines() == ["/app/sub", "tool", "own|$H|$H two words|setsub|x|the sub|"]
+        assert await one.grade() == {"reward": 1.0}  # the tests find programs at both ends of PATH
+
+
+async def test_the_forms_of_copy_and_run(bwrap: None, made: Made) -> None:
+    text = r"""COPY --chown=root:root --chmod=755 numbers.txt /app/
+COPY ["numbers.txt", "data/more.txt", "/app/two words/"]
+COPY *.txt d*a /data/
+COPY data/more.txt /app
+RUN <<EOF
+touch a
+# no comment of the Dockerfile's
+
+echo "$PWD" > b
+EOF
+RUN <<-'EOF'
+	#!/usr/bin/env python3
+	open("c", "w").write(str(1 << 2))
+	EOF
+RUN cat <<one - <<two > d
+first
+one
+$PWD
+two
+RUN ["touch", "$HOME"]
+RUN echo par\
+# between
+t > e"""
+    [task] = tasks(str(made(**docker(text))))
+    async with trial(task) as one:
+        listed = await one.run("ls /app '/app/two words' /data; cat b c d e")
+        names = ["$HOME", "a", "b", "c", "d", "e", "more.txt", "numbers.txt", "two words"]
+        assert listed.stdout.split("\n\n")[0].splitlines() == ["/app:", *names]
+        assert listed.stdout.split("\n\n")[1].splitlines() == ["/app/two words:", "more.txt", "numbers.txt"]
+        assert listed.stdout.split("\n\n")[2].splitlines()[:3] == ["/data:", "more.txt", "numbers.txt"]
+        assert listed.stdout.endswith("/app\n4/app\npart\n")
+        assert (await one.run("test -x numbers.txt -a ! -x more.txt")).ok
