@@ -22,8 +22,8 @@ from agl_local.generation.request import EngineError
 from agl_local.http.engines import Engines
 from agl_local.option_values import OptionError
 from agl_local.options import read_options
-from agl_local.policy.folder import StateError
 from agl_local.policy.shared import Handover, SharedWeights
+from agl_local.policy.weights import StateError
 from plugins.local.tests.driver_fixtures import saved_policy
 
 TASKS = [3, 5, 8, 13]

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 import sys
 from pathlib import Path
 
 import pytest
+from safetensors.torch import load_file, save_file
 from typer.testing import CliRunner
 
 from agentlightning.cli import app
@@ -185,6 +187,52 @@ def test_a_gguf_file_with_its_card_and_licence(run: Path, monkeypatch: pytest.Mo
     with pytest.raises(UsageError, match="--gguf needs the plugin agl-local"):
         export(find_policy(str(run)), run.parent / "other", "f16")
     assert not (run.parent / "other").exists()
+
+
+@pytest.mark.parametrize(
+    ("fault", "problem"),
+    [
+        ("no weights", r"model\.safetensors: no such weights file"),
+        ("no shard", r"model-1\.safetensors: no such weights file"),
+        ("an index that escapes", "names files outside its own folder"),
+        ("another output layer", r"lm_head\.weight differs from the embedding it is tied to"),
+        ("other shapes", r"do not fit the network: .* and \d+ more"),
+        ("not finite", r"NaN or infinite numbers stand in lm_head\.weight"),
+    ],
+)
+@pytest.mark.parametrize("gguf", [None, "f32"])
+def test_a_model_folder_that_cannot_be_loaded_is_not_exported(
+    tmp_path: Path, fault: str, problem: str, gguf: str | None
+) -> None:
+    from agl_local.policy.bundled import tiny_policy
+
+    folder = Path(shutil.copytree(tiny_policy(), tmp_path / "policy"))
+    weights, config = folder / "model.safetensors", folder / "config.json"
+    if fault == "no weights":
+        weights.unlink()
+    elif fault in ("no shard", "an index that escapes"):
+        named = "model-1.safetensors" if fault == "no shard" else "../other/model.safetensors"
+        index = {"weight_map": {"lm_head.weight": named}}
+        (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    elif fault == "not finite":
+        tensors = load_file(weights)
+        save_file({**tensors, "lm_head.weight": tensors["lm_head.weight"] * math.nan}, weights)
+    else:
+        changed = {"intermediate_size": 64} if fault == "other shapes" else {"tie_word_embeddings": True}
+        config.write_text(json.dumps({**json.loads(config.read_text()), **changed}))
+    with pytest.raises(UsageError, match=problem):
+        export(find_policy(str(folder)), tmp_path / "out", gguf)
+    assert [path.name for path in tmp_path.iterdir()] == ["policy"]
+
+
+def test_a_model_folder_is_exported_without_the_plugin_that_reads_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = model(tmp_path / "policy", "end")
+    with pytest.raises(UsageError):
+        export(find_policy(str(folder)), tmp_path / "out")
+    monkeypatch.setitem(sys.modules, "agl_local.policy.folder", None)
+    assert (export(find_policy(str(folder)), tmp_path / "out") / "model.safetensors").read_text() == "end"
 
 
 def test_prompts_have_no_gguf_file(run: Path) -> None:

@@ -11,7 +11,8 @@ import torch
 
 from agl_local.generation.engine import Engine, EngineError, PromptTooLong, Request
 from agl_local.network.sampling import Sampling
-from agl_local.policy.folder import StateError, state
+from agl_local.policy.folder import state
+from agl_local.policy.weights import StateError
 from plugins.local.tests.engine_fixtures import ask, logprobs_of, small_policy
 
 PROMPT = list(range(3, 33))
@@ -196,7 +197,7 @@ def test_numbers_that_are_not_finite_fail_loudly_and_leave_no_trace(engine, poli
     before = ask(engine, PROMPT, max_tokens=5, seed=3)[0]
     weights = {name: torch.full_like(t, torch.nan) for name, t in state(policy.model).items()}
     engine.load_weights(weights, 1, timeout=300)
-    with pytest.raises(EngineError, match=r"no finite logits .* version 1"):
+    with pytest.raises(EngineError, match=r"no finite logits .* version 1\): `agl policy check FOLDER`"):
         ask(engine, PROMPT, n=3, max_tokens=5)
     engine.load_weights(state(policy.model), 2, timeout=300)
     assert ask(engine, PROMPT, max_tokens=5, seed=3)[0].logprobs == before.logprobs

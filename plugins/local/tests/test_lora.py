@@ -18,7 +18,8 @@ from agl_local.options import read_options
 from agl_local.policy.adapters import add_adapter, load_adapters, save_adapters
 from agl_local.policy.checkpoint import latest
 from agl_local.policy.fetch import fetch
-from agl_local.policy.folder import StateError, fingerprint, load_policy, load_state, save_policy, state
+from agl_local.policy.folder import fingerprint, load_policy, load_state, save_policy, state
+from agl_local.policy.weights import StateError
 from agl_local.training.freeze import trained_values
 from agl_local.training.loss import Loss, Terms, policy_loss
 from agl_local.training.optim import StepResult

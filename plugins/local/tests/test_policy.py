@@ -11,7 +11,6 @@ from safetensors.torch import save_file
 
 from agl_local.network.config import ConfigError
 from agl_local.policy.folder import (
-    StateError,
     fingerprint,
     init_model,
     load_policy,
@@ -20,6 +19,7 @@ from agl_local.policy.folder import (
     save_policy,
     state,
 )
+from agl_local.policy.weights import StateError
 from plugins.local.tests.engine_fixtures import small_config, small_policy
 
 
@@ -94,6 +94,59 @@ def test_sharded_weights(tmp_path):
     index["weight_map"][names[0]] = "../elsewhere.safetensors"
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
     with pytest.raises(ConfigError, match="outside"):
+        load_policy(tmp_path)
+
+
+def test_an_index_that_names_no_files_is_refused(tmp_path):
+    save_policy(small_policy(), tmp_path)
+    for content in ({}, {"weight_map": ["a"]}, {"weight_map": {"a": 1}}):
+        (tmp_path / "model.safetensors.index.json").write_text(json.dumps(content))
+        with pytest.raises(ConfigError, match=r"index\.json: its weight_map does not give each tensor"):
+            load_policy(tmp_path)
+
+
+def test_weights_in_whole_numbers_are_refused_by_name(tmp_path):
+    policy = small_policy()
+    save_policy(policy, tmp_path)
+    tensors = {name: tensor.clone() for name, tensor in state(policy.model).items()}
+    save_file({name: tensor.double() for name, tensor in tensors.items()}, tmp_path / "model.safetensors")
+    assert fingerprint(load_policy(tmp_path).model) == fingerprint(policy.model)
+    codes = {**tensors, "model.norm.weight": tensors["model.norm.weight"].to(torch.int8)}
+    save_file(codes, tmp_path / "model.safetensors")
+    with pytest.raises(StateError, match=r"model\.safetensors: model\.norm\.weight is stored as I8; .*F64"):
+        load_policy(tmp_path)
+
+
+def test_a_mismatch_names_a_few_tensors_of_each_kind_and_counts_the_others(tmp_path):
+    policy = small_policy()
+    save_policy(policy, tmp_path)
+    raw = {**policy.config.to_hf(), "num_hidden_layers": 5}
+    (tmp_path / "config.json").write_text(json.dumps(raw))
+    tensors = {name: tensor.clone() for name, tensor in state(policy.model).items()}
+    save_file({**tensors, "extra": torch.zeros(1)}, tmp_path / "model.safetensors")
+    with pytest.raises(
+        StateError, match=r"the weights of .* do not fit the network: .* and \d+ more"
+    ) as caught:
+        load_policy(tmp_path)
+    said = str(caught.value).removeprefix(f"the weights of {tmp_path}")
+    assert said.count("missing") == 3 and said.endswith("; unknown extra") and len(said) < 300
+
+
+def test_more_layers_than_tensors_are_refused_before_any_is_built(tmp_path):
+    policy = small_policy()
+    save_policy(policy, tmp_path)
+    raw = {**policy.config.to_hf(), "num_hidden_layers": 10**9}
+    (tmp_path / "config.json").write_text(json.dumps(raw))
+    with pytest.raises(ConfigError, match=r"num_hidden_layers is 1000000000, and the weight files hold \d+ "):
+        load_policy(tmp_path)
+
+
+@pytest.mark.parametrize("file", ["config.json", "generation_config.json"])
+def test_an_end_token_beyond_the_vocabulary_is_refused(tmp_path, file):
+    save_policy(small_policy(), tmp_path)
+    raw = json.loads((tmp_path / file).read_text())
+    (tmp_path / file).write_text(json.dumps({**raw, "eos_token_id": [1, 99999]}))
+    with pytest.raises(ConfigError, match=rf"/{file}: eos_token_id is 99999, which no answer can end with"):
         load_policy(tmp_path)
 
 

@@ -14,8 +14,9 @@ import pytest
 from agl_local.generation.request import EngineError
 from agl_local.http.process import EngineProcess
 from agl_local.options import Options
-from agl_local.policy.folder import StateError, state
+from agl_local.policy.folder import state
 from agl_local.policy.shared import Handover
+from agl_local.policy.weights import StateError
 from agl_local.serving import make_engines
 from plugins.local.tests.engine_fixtures import logprobs_of, small_policy
 

@@ -20,7 +20,6 @@ from agl_local.option_values import OptionError
 from agl_local.options import read_options
 from agl_local.policy.folder import (
     DEQUANTISED,
-    StateError,
     fingerprint,
     load_policy,
     load_state,
@@ -28,6 +27,7 @@ from agl_local.policy.folder import (
     save_policy,
     state,
 )
+from agl_local.policy.weights import StateError
 from plugins.local.tests.driver_fixtures import saved_policy, tiny_model
 from plugins.local.tests.test_driver_loop import RECIPE, FakeJob, started
 

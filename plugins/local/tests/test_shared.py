@@ -18,8 +18,9 @@ from agl_local.generation.engine import Engine
 from agl_local.http.engines import Engines
 from agl_local.http.thread import EngineThread
 from agl_local.policy import shared
-from agl_local.policy.folder import StateError, state
+from agl_local.policy.folder import state
 from agl_local.policy.shared import Handover, MappedWeights, NoRoom, SharedWeights
+from agl_local.policy.weights import StateError
 from plugins.local.tests.engine_fixtures import ask, logprobs_of, small_policy
 from plugins.local.tests.test_process import is_running
 

@@ -61,7 +61,7 @@ def export(policy: TrainedPolicy, target: Path, gguf: str | None = None) -> Path
 
     ``gguf``: write a GGUF file in this storage (``f32``, ``f16``, ``q8_0``) and a Modelfile instead; what
     llama.cpp and Ollama do otherwise stands in the card. Raise UsageError if ``target`` has content, or for a
-    policy that has no such file.
+    policy that has no such file. A folder that no run has written is not copied if it cannot be loaded.
     """
     target = target.expanduser().absolute()
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
@@ -71,6 +71,7 @@ def export(policy: TrainedPolicy, target: Path, gguf: str | None = None) -> Path
         target.parent.mkdir(parents=True, exist_ok=True)
         notes = None if gguf is None else _write_gguf(policy, draft, gguf, target.name)
         if notes is None:
+            _check_foreign(policy)
             shutil.copytree(policy.folder, draft)
         (draft / "README.md").write_text(model_card(policy, target.name, notes), encoding="utf-8")
         (draft / ORIGIN).write_text(json.dumps(origin(policy), indent=1) + "\n", encoding="utf-8")
@@ -82,6 +83,19 @@ def export(policy: TrainedPolicy, target: Path, gguf: str | None = None) -> Path
     finally:
         shutil.rmtree(draft, ignore_errors=True)
     return target
+
+
+def _check_foreign(policy: TrainedPolicy) -> None:
+    """Raise UsageError for a folder from elsewhere whose files do not make a policy, where the plugin that
+    reads them is installed: a card and a lineage would pass it off as one.
+    """
+    if policy.run is not None:
+        return
+    try:
+        from agl_local.policy.folder import check_stored
+    except ImportError:
+        return
+    check_stored(policy.folder)
 
 
 def _write_gguf(policy: TrainedPolicy, folder: Path, storage: str, name: str) -> list[str]:

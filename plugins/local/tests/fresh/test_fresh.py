@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 import random
 import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
+from safetensors.torch import load_file, save_file
 from typer.testing import CliRunner, Result
 
 import agl_local.plugin
@@ -127,7 +129,7 @@ def test_a_policy_that_a_run_cannot_use_is_found_out(tmp_path: Path, monkeypatch
     bundled = agl_local.plugin.tiny_policy()
     found = check(bundled)
     assert found["ok"] and found["warnings"] == []
-    assert found["checks"] == dict.fromkeys(("loads", "text", "ends", "history", "tools"))
+    assert found["checks"] == dict.fromkeys(("loads", "finite", "text", "ends", "history", "tools"))
     assert len(found["round_trips"]) == 11 and not any(found["round_trips"].values())
     folder = tmp_path / "policy"
     folder.mkdir()
@@ -149,6 +151,8 @@ def test_a_policy_that_a_run_cannot_use_is_found_out(tmp_path: Path, monkeypatch
         ("tokenizer.json", {}, "tokenizer.json: not a tokenizer"),
         ("config.json", {"num_attention_heads": 3}, "config.json: num_heads (3) must be a multiple"),
         ("config.json", {"hidden_size": "wide"}, "config.json: hidden_size = 'wide': a whole number"),
+        ("config.json", {"rope_theta": -1}, "config.json: rope_theta must be a positive number, got -1.0"),
+        ("config.json", {"rms_norm_eps": 0}, "config.json: rms_eps must be a positive number, got 0.0"),
         ("config.json", {"vocab_size": 100}, "vocab_size of config.json is 100"),
         ("config.json", {"model_type": "qwen22"}, "config.json: transformers does not load"),
         ("config.json", {"model_type": None}, "config.json: transformers does not load"),
@@ -170,6 +174,19 @@ def test_a_folder_that_cannot_be_loaded_fails_that_check(
     chats.write_text(json.dumps({"messages": [{"role": "assistant", "content": "Hello"}]}))
     refused = agl(monkeypatch, "sft", "--policy", folder, "--data", chats, "-o", tmp_path / "out")
     assert isinstance(refused.exception, UsageError) and match in str(refused.exception)
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf])
+def test_weights_that_are_not_finite_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: float
+) -> None:
+    folder = Path(shutil.copytree(agl_local.plugin.tiny_policy(), tmp_path / "policy"))
+    tensors = load_file(folder / "model.safetensors")
+    tensors["model.norm.weight"][0] = number
+    save_file(tensors, folder / "model.safetensors")
+    said = agl(monkeypatch, "policy", "check", folder)
+    assert said.exit_code == 1 and "✓ loads" in said.stdout
+    assert "✗ finite: NaN or infinite numbers stand in model.norm.weight\n" in said.stdout
 
 
 def with_template(tmp_path: Path, name: str) -> Path:

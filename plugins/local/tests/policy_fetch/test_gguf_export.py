@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from tokenizers import AddedToken, normalizers, pre_tokenizers, processors
 
 from agl_local.network.config import Arch
@@ -18,6 +20,7 @@ from agl_local.policy.gguf import BadModelFile, GGUFFile
 from agl_local.policy.gguf_export import FILE, export_gguf
 from agl_local.policy.gguf_tokenizer import SPLITS, tokenizer_of
 from agl_local.policy.gguf_vocabulary import NoGGUF, vocabulary_of
+from agl_local.policy.weights import StateError
 from agl_local.text.tokenizer import ChatTokenizer
 from plugins.local.tests.engine_fixtures import LINES, TOOL, small_policy, trained_tokenizer
 from plugins.local.tests.policy_fetch.gguf_writer import small, tensors_of
@@ -102,7 +105,7 @@ def test_a_number_that_a_half_cannot_hold_is_named(tmp_path: Path) -> None:
     policy = small("qwen2", tied=False)
     with torch.no_grad():
         state(policy.model)["lm_head.weight"][0, 0] = 1e6
-    with pytest.raises(BadModelFile, match=r"output\.weight holds a number beyond 65504: store it as f32"):
+    with pytest.raises(BadModelFile, match=r"/policy: output\.weight holds a number beyond 65504: store"):
         exported(policy, tmp_path, "f16")
 
 
@@ -125,12 +128,44 @@ def test_what_cannot_be_exported_is_named(tmp_path: Path) -> None:
     with pytest.raises(NoGGUF, match="policy: model_type 'gemma2' is not one of"):
         export_gguf(tmp_path / "policy", tmp_path, "f32", {})
     (tmp_path / "policy/config.json").write_text(json.dumps({**config, "num_hidden_layers": 1}))
-    with pytest.raises(NoGGUF, match=r"not those of its config\.json: model\.layers\.1\."):
+    with pytest.raises(StateError, match=r"policy do not fit the network: unknown model\.layers\.1\."):
         export_gguf(tmp_path / "policy", tmp_path, "f32", {})
     with pytest.raises(NoGGUF, match=r"4 heads have 64 columns, and the network 32: llama\.cpp loads only"):
         exported(small_policy(), tmp_path / "wide")
     with pytest.raises(NoGGUF, match="family is smollm3: only llama, qwen2, qwen3 were seen"):
         exported(small("smollm3"), tmp_path / "smollm3")
+
+
+def test_an_output_layer_that_differs_from_the_embedding_is_not_dropped(tmp_path: Path) -> None:
+    save_policy(small("qwen2", tied=True), tmp_path / "policy")
+    file = tmp_path / "policy/model.safetensors"
+    tensors = load_file(file)
+    save_file({**tensors, "lm_head.weight": tensors["model.embed_tokens.weight"] + 1}, file)
+    with pytest.raises(StateError, match=r"lm_head\.weight differs from the embedding it is tied to"):
+        export_gguf(tmp_path / "policy", tmp_path, "f32", {})
+    save_file({**tensors, "lm_head.weight": tensors["model.embed_tokens.weight"].clone()}, file)
+    export_gguf(tmp_path / "policy", tmp_path, "f32", {})
+    assert "output.weight" not in GGUFFile(tmp_path / FILE).tensors
+
+
+def test_a_tokenizer_with_more_tokens_than_the_network_is_refused(tmp_path: Path) -> None:
+    policy = small("qwen2")
+    config = dataclasses.replace(policy.config, vocab_size=20, eos_token_ids=(2,))
+    with pytest.raises(StateError, match=r"the tokenizer has \d+ tokens, vocab_size of config\.json is 20"):
+        exported(Policy(init_model(config, 0), policy.tokenizer, config), tmp_path)
+    assert not list((tmp_path / "out").iterdir())
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("storage", ["f32", "f16", "q8_0"])
+def test_numbers_that_are_not_finite_are_refused(tmp_path: Path, storage: str) -> None:
+    policy = small("qwen2")
+    with torch.no_grad():
+        state(policy.model)["model.embed_tokens.weight"][0, 0] = torch.nan
+    said = f"{tmp_path}/policy: NaN or infinite numbers stand in model.embed_tokens.weight"
+    with pytest.raises(StateError, match=f"^{re.escape(said)}$"):
+        exported(policy, tmp_path, storage)
+    assert not list((tmp_path / "out").iterdir())
 
 
 # -------------------------------------------------------------------------------------------- tokenizers

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from pathlib import Path
 
 import pytest
 import torch
 import typer
-from safetensors.torch import load_file
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
 from typer.testing import CliRunner
 
 from agentlightning.plugins.manager import load as load_plugins
@@ -117,6 +119,27 @@ def test_what_is_refused_leaves_no_folder(start, tmp_path, line: list[str], prob
     with pytest.raises(UsageError, match=problem):
         agl_sft(*line)
     assert not (tmp_path / "out").exists() and (tmp_path / "kept/notes.txt").read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    ("weight", "line", "problem"),
+    [
+        (math.nan, [], "start cannot be fine-tuned: NaN or infinite numbers stand in model.norm.weight"),
+        (math.nan, ["--lora", "2", "--quantize", "nf4"], "start cannot be fine-tuned: NaN or infinite"),
+        (1e38, [], "none of the 3 steps had a finite loss and gradient, so nothing was trained"),
+        (1.0, ["--lr", "1e30"], r"training ended with the loss .*; choose a lower lr than 1e\+30"),
+    ],
+)
+def test_a_training_without_finite_numbers_fails_and_leaves_no_folder(
+    start, tmp_path, weight: float, line: list[str], problem: str
+) -> None:
+    tensors = load_file(start / "model.safetensors")
+    save_file(
+        {**tensors, "model.norm.weight": tensors["model.norm.weight"] * weight}, start / "model.safetensors"
+    )
+    with pytest.raises(UsageError, match=problem):
+        agl_sft("--epochs", "1", *line)
+    assert not (tmp_path / "out").exists()
 
 
 def test_an_interrupted_run_leaves_the_earlier_folder(start, tmp_path, monkeypatch) -> None:
@@ -233,6 +256,19 @@ def test_an_adapter_does_not_join_other_weights(start, tmp_path, cache) -> None:
         config.write_text(json.dumps({**kept, **change}))
         with pytest.raises(UsageError, match=problem):
             fetch(folder)
+
+
+def test_an_adapter_that_is_not_finite_is_refused_and_not_kept(start, tmp_path, cache) -> None:
+    (folder,) = agl_sft("--lora", "2", "--epochs", "1")
+    file = Path(folder) / "adapter_model.safetensors"
+    with safe_open(file, "pt") as content:
+        facts = content.metadata()
+    tensors = load_file(file)
+    name = next(iter(tensors))
+    save_file({**tensors, name: tensors[name] * math.nan}, file, metadata=facts)
+    with pytest.raises(UsageError, match=f"{file}: NaN or infinite numbers stand in {name}"):
+        fetch(folder)
+    assert [path.name for path in (cache / "policies").iterdir()] == [".lock"]
 
 
 @pytest.mark.plugins

@@ -11,7 +11,8 @@ import torch
 from agentlightning.types import UsageError
 from agl_local.fresh.roundtrip import RULES, TALK, Examination, examine
 from agl_local.network.model import CausalLM
-from agl_local.policy.folder import Policy, fingerprint
+from agl_local.policy.folder import Policy, fingerprint, state
+from agl_local.policy.weights import not_finite
 from agl_local.serving import load
 from agl_local.sft.chats import Chat, encode
 from agl_local.text.rendering import TemplateError
@@ -54,7 +55,7 @@ def check(folder: Path, chats: Sequence[Chat] = ()) -> dict[str, Any]:
     except UsageError as error:
         return {"ok": False, "checks": {"loads": str(error)}, "warnings": [], "round_trips": {}}
     checks: dict[str, str | None] = {"loads": None}
-    for name, one in (("text", _text), ("ends", _ends), ("history", _history)):
+    for name, one in (("finite", _finite), ("text", _text), ("ends", _ends), ("history", _history)):
         checks[name] = _failed(one, policy)
     found: dict[str, Any] = {"checks": checks}
     try:
@@ -89,6 +90,11 @@ def _failed(one: Callable[[Policy], str | None], policy: Policy) -> str | None:
         return one(policy)
     except ValueError as error:
         return str(error)
+
+
+def _finite(policy: Policy) -> str | None:
+    """Weights that a network can compute with."""
+    return not_finite(state(policy.model))
 
 
 def _text(policy: Policy) -> str | None:

@@ -350,7 +350,10 @@ class Engine:
                 continue
             if not math.isfinite(drawn.logprobs[i]):
                 at = f"token {len(sample.tokens)}, version {self.version}"
-                why = f"the network gave no finite logits ({at})"
+                why = (
+                    f"the network gave no finite logits ({at}): `agl policy check FOLDER` names weights "
+                    "that are not finite"
+                )
                 self._fail(sample, EngineError(why))
                 continue
             try:

@@ -34,8 +34,8 @@ from agl_local.http.fields import ApiError
 from agl_local.http.metrics import prometheus
 from agl_local.http.protocol import Call, parse_chat, parse_completion, parse_tokenize
 from agl_local.http.stream import Mailbox, stream_answer
-from agl_local.policy.folder import StateError
 from agl_local.policy.shared import Handover, MappedWeights
+from agl_local.policy.weights import StateError
 
 ADMIN_HEADER = "X-AGL-Admin-Token"
 TOKEN_VARIABLE = "AGL_LOCAL_TOKEN"

@@ -24,8 +24,9 @@ from agl_local.http.child import Child
 from agl_local.http.process import EngineProcess, Tenant
 from agl_local.http.vllm_engine import VllmEngine, for_vllm
 from agl_local.network.model import LanguageModel
-from agl_local.policy.folder import State, published
+from agl_local.policy.folder import published
 from agl_local.policy.shared import Handover, SharedWeights
+from agl_local.policy.weights import State
 
 T = TypeVar("T")
 

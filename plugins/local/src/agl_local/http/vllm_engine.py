@@ -27,8 +27,9 @@ from agl_local.generation.request import EngineError
 from agl_local.http.child import Child
 from agl_local.network.lora import adapted, matrices
 from agl_local.network.model import LanguageModel
-from agl_local.policy.folder import State, state
+from agl_local.policy.folder import state
 from agl_local.policy.shared import Handover, SharedWeights
+from agl_local.policy.weights import State
 
 RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 """Of adapters, which vLLM makes room for."""

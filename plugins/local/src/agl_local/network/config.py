@@ -7,6 +7,7 @@ Invariant: a configuration that this package would compute differently from tran
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -68,9 +69,13 @@ class ModelConfig(NetworkShape):
             "num_heads",
             "num_kv_heads",
             "vocab_size",
+            "max_positions",
         ):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} must be at least 1, got {getattr(self, name)}")
+        for name in ("rope_theta", "rms_eps"):
+            if not 0 < getattr(self, name) < math.inf:
+                raise ConfigError(f"{name} must be a positive number, got {getattr(self, name)}")
         if self.num_heads % self.num_kv_heads:
             raise ConfigError(
                 f"num_heads ({self.num_heads}) must be a multiple of num_kv_heads ({self.num_kv_heads})"

@@ -9,7 +9,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from agl_local.policy.folder import DTYPES, Policy, StateError, init_model, load_policy, save_policy
+    from agl_local.policy.folder import DTYPES, Policy, init_model, load_policy, save_policy
+    from agl_local.policy.weights import StateError
 
 __all__ = ["DTYPES", "Policy", "StateError", "init_model", "load_policy", "save_policy"]
 

@@ -21,7 +21,8 @@ from agl_local.network.lora import adapt, adapted, lora_of, matrices, peft_confi
 from agl_local.network.model import LanguageModel
 from agl_local.network.quantized import Kind
 from agl_local.policy.files import ADAPTER
-from agl_local.policy.folder import Policy, StateError
+from agl_local.policy.folder import Policy
+from agl_local.policy.weights import StateError, not_finite
 
 _WEIGHTS = "adapter_model.safetensors"
 FILES = frozenset({ADAPTER, _WEIGHTS})
@@ -57,7 +58,7 @@ def save_adapters(
 
 def load_adapters(model: LanguageModel, folder: Path) -> None:
     """Copy the matrices in ``folder`` into ``model``. Raises StateError before anything is changed if they
-    are those of other layers.
+    are those of other layers, or hold numbers that are not finite.
     """
     mine = matrices(adapted(model))
     try:
@@ -66,6 +67,8 @@ def load_adapters(model: LanguageModel, folder: Path) -> None:
         raise StateError(f"{folder} holds no adapters: {error}") from error
     if {name: matrix.shape for name, matrix in saved.items()} != {n: m.shape for n, m in mine.items()}:
         raise StateError(f"the adapters in {folder} are those of other layers or of another rank")
+    if wrong := not_finite(saved):
+        raise StateError(f"{folder / _WEIGHTS}: {wrong}")
     with torch.no_grad():
         for name, matrix in mine.items():
             matrix.copy_(saved[name])

@@ -196,7 +196,7 @@ def load_checkpoint(checkpoint: Checkpoint, policy: Policy) -> dict[str, Any]:
             load_adapters(policy.model, checkpoint.folder / "adapter")
         else:
             saved = load_policy(folder, dtype=str(policy.model.dtype).removeprefix("torch."))
-            load_state(policy.model, state(saved.model), where=str(folder))
+            load_state(policy.model, state(saved.model), where=f"the weights of {folder}")
     except ValueError as error:
         raise CheckpointError(f"{checkpoint.folder} was saved from another network: {error}") from error
     restore_random_state(loaded["random"])

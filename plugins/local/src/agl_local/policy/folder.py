@@ -9,15 +9,13 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import math
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
 from safetensors.torch import load as _load_bytes, save_file
 from torch import Tensor, nn
 
@@ -30,6 +28,7 @@ from agl_local.network.config import (
     MissingFile,
     ModelConfig,
     UnsupportedModel,
+    as_ids,
     read_json,
 )
 from agl_local.network.layout import realise
@@ -37,19 +36,25 @@ from agl_local.network.linear import Linear
 from agl_local.network.lora import MATRICES, adapted
 from agl_local.network.model import CausalLM, LanguageModel
 from agl_local.network.quantized import Kind, Quantized
+from agl_local.policy.weights import (
+    State,
+    StateError,
+    not_finite,
+    opened,
+    portions,
+    refuse_misfit,
+    refuse_untied,
+    stored_shapes,
+    stored_state,
+    tensor_of,
+    weight_files,
+)
 from agl_local.text.tokenizer import ChatTokenizer
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-State = Mapping[str, Tensor]
 DEQUANTISED = "dequantised_from"
 """The key of a config.json that says in what the matrices were of the policy that was saved."""
 _LOG = logging.getLogger(__name__)
-_PORTION = 64 * 2**20
-"""Bytes of a weights file that are in memory while it is read."""
-
-
-class StateError(UsageError, ValueError):
-    """Weights that do not fit the network: which names are missing, unknown or of another shape."""
 
 
 @dataclass
@@ -101,7 +106,7 @@ def load_policy(
     raw = read_json(path / "config.json")
     tokenizer = read_tokenizer(path)
     try:
-        config = ModelConfig.from_hf(raw)
+        config = _read_config(path, raw)
     except UnsupportedModel as why:
         if quantize is not None:
             raise UnsupportedModel(f"quantize: it needs one of the {OWN}: {why}") from why
@@ -111,21 +116,76 @@ def load_policy(
 
         foreign = load_transformers(path, raw, DTYPES[dtype], why).to(device)
         return Policy(foreign, tokenizer, foreign.config, path)
+    shape = _fitting(path, config, tokenizer)
+    if quantize is not None:
+        with torch.device("meta"):
+            shape.quantize(quantize)
+        _warn_of_a_sum(path, raw, quantize)
+    model = realise(shape, DTYPES[dtype], torch.device(device))
+    _load_files(model, weight_files(path))
+    return Policy(model.eval(), tokenizer, config, path)
+
+
+def check_stored(path: Path) -> None:
+    """Raise a UsageError for a model folder that cannot be loaded, or whose weights are not finite; one
+    tensor is in memory at a time. Of families without an own forward, the weight files alone are looked at.
+    """
+    try:
+        tokenizer = read_tokenizer(path)
+        try:
+            _fitting(path, _read_config(path, read_json(path / "config.json")), tokenizer)
+        except UnsupportedModel:
+            pass  # only transformers knows the tensors of such a network
+        wrong = not_finite(stored_state(path))
+    except (ValueError, OSError) as error:
+        if isinstance(error, UsageError):
+            raise
+        where = "" if str(path) in str(error) else f"{path}: "
+        raise StateError(f"{where}{error}") from error
+    if wrong:
+        raise StateError(f"{path}: {wrong}")
+
+
+def _read_config(path: Path, raw: Mapping[str, Any]) -> ModelConfig:
+    try:
+        return ModelConfig.from_hf(raw)
+    except UnsupportedModel:
+        raise
     except (ValueError, TypeError, AttributeError) as error:
         raise ConfigError(f"{path / 'config.json'}: {error}") from error
+
+
+def _fitting(path: Path, config: ModelConfig, tokenizer: ChatTokenizer) -> CausalLM:
+    """The network of ``config`` on the meta device. Raises ConfigError or StateError where tokenizer or
+    weight files do not fit it.
+    """
     if tokenizer.vocab_size > config.vocab_size:
         raise ConfigError(
             f"{path}: the tokenizer has {tokenizer.vocab_size} tokens, "
             f"vocab_size of config.json is {config.vocab_size}"
         )
+    for file in ("config.json", "generation_config.json"):
+        for token in as_ids(read_json(path / file, optional=True).get("eos_token_id")):
+            if not 0 <= token < config.vocab_size:
+                raise ConfigError(
+                    f"{path / file}: eos_token_id is {token}, which no answer can end with: vocab_size of "
+                    f"config.json is {config.vocab_size}"
+                )
+    files = weight_files(path)
+    shapes = stored_shapes(files)
+    if config.num_layers > len(shapes):  # before a network is built of which each layer costs time
+        raise ConfigError(
+            f"{path / 'config.json'}: num_hidden_layers is {config.num_layers}, and the weight files hold "
+            f"{len(shapes)} tensors"
+        )
     with torch.device("meta"):
-        shape = CausalLM(config)
-        if quantize is not None:
-            shape.quantize(quantize)
-            _warn_of_a_sum(path, raw, quantize)
-    model = realise(shape, DTYPES[dtype], torch.device(device))
-    _load_files(model, _weight_files(path), where=str(path))
-    return Policy(model.eval(), tokenizer, config, path)
+        network = CausalLM(config)
+    own, where = _shapes(network), f"the weights of {path}"
+    refuse_misfit(own, shapes, where)
+    if "lm_head.weight" in shapes.keys() - own.keys():
+        embedding = tensor_of(files, "model.embed_tokens.weight")
+        refuse_untied(tensor_of(files, "lm_head.weight"), embedding, where)
+    return network
 
 
 def save_policy(policy: Policy, path: str | Path) -> Path:
@@ -257,33 +317,9 @@ def load_state(model: LanguageModel, tensors: State, where: str = "weights") -> 
 def check_state(model: LanguageModel, tensors: State, where: str = "weights") -> None:
     """Raise StateError unless ``tensors`` are those that ``model`` takes by name and shape."""
     own = {name: mine.shape for name, mine in published(model).items()}
-    _refuse_misfit(own, {name: tensor.shape for name, tensor in tensors.items()}, where)
+    refuse_misfit(own, {name: tensor.shape for name, tensor in tensors.items()}, where)
     for name in tensors.keys() - own.keys():  # only a tied output layer is let pass
-        _refuse_untied(tensors[name], tensors["model.embed_tokens.weight"], where)
-
-
-def _refuse_misfit(own: Mapping[str, torch.Size], shapes: Mapping[str, Sequence[int]], where: str) -> None:
-    """Raise StateError unless tensors of these ``shapes`` are those of a network with ``own``."""
-    # Some tied models are saved with their output layer all the same: an equal copy is no contradiction.
-    tied = {"lm_head.weight"} - own.keys() if "model.embed_tokens.weight" in own else set()
-    problems = [f"missing {name}" for name in own if name not in shapes]
-    problems += [f"unknown {name}" for name in shapes if name not in own and name not in tied]
-    problems += [
-        f"{name} is {tuple(shapes[name])}, not {tuple(mine)}"
-        for name, mine in own.items()
-        if name in shapes and torch.Size(shapes[name]) != mine
-    ]
-    if problems:
-        more = f" and {len(problems) - 8} more" if len(problems) > 8 else ""
-        raise StateError(f"{where} do not fit the network: " + "; ".join(problems[:8]) + more)
-
-
-def _refuse_untied(output: Tensor, embedding: Tensor, where: str) -> None:
-    if not torch.equal(output, embedding):
-        raise StateError(
-            f"{where} do not fit the network: lm_head.weight differs from the embedding it is tied to "
-            "(tie_word_embeddings)"
-        )
+        refuse_untied(tensors[name], tensors["model.embed_tokens.weight"], where)
 
 
 def parse_state(data: bytes) -> dict[str, Tensor]:
@@ -306,35 +342,6 @@ def stored_fingerprint(path: Path) -> str:
     return _digest(stored_state(path))
 
 
-def stored_state(path: Path) -> State:
-    """The tensors of the model folder ``path``, each read in float32 when it is asked for; a tied output
-    layer is left out. Raises MissingFile or StateError.
-    """
-    found: dict[str, Path] = {}
-    for file in _weight_files(path):
-        with _opened(file) as content:
-            found.update(dict.fromkeys(content.keys(), file))
-    if read_json(path / "config.json").get("tie_word_embeddings", False):
-        found.pop("lm_head.weight", None)
-    return _Stored(found)
-
-
-class _Stored(Mapping[str, Tensor]):
-    """The tensors of ``files`` by name, each read in float32 when it is asked for."""
-
-    def __init__(self, files: Mapping[str, Path]) -> None:
-        self._files = files
-
-    def __getitem__(self, name: str) -> Tensor:
-        return _one([self._files[name]], name).float()
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._files)
-
-    def __len__(self) -> int:
-        return len(self._files)
-
-
 def _digest(tensors: State) -> str:
     digest = hashlib.sha256()
     for name in sorted(tensors):
@@ -342,16 +349,6 @@ def _digest(tensors: State) -> str:
         digest.update(f"{name}|{tensor.dtype}|{tuple(tensor.shape)}|".encode())
         digest.update(tensor.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()
-
-
-def _weight_files(path: Path) -> list[Path]:
-    index = path / "model.safetensors.index.json"
-    if not index.exists():
-        return [path / "model.safetensors"]
-    files = [path / name for name in sorted(set(read_json(index)["weight_map"].values()))]
-    if any(file.parent != path for file in files):
-        raise ConfigError(f"{index}: names files outside its own folder")
-    return files
 
 
 def _warn_of_a_sum(path: Path, config: Mapping[str, Any], kind: Kind) -> None:
@@ -365,21 +362,16 @@ def _warn_of_a_sum(path: Path, config: Mapping[str, Any], kind: Kind) -> None:
         )
 
 
-def _load_files(model: LanguageModel, files: Sequence[Path], where: str) -> None:
-    """Copy the tensors of ``files`` into ``model``, of which no second copy is in memory at any time."""
-    shapes: dict[str, list[int]] = {}
-    for file in files:
-        with _opened(file) as content:
-            shapes.update({name: content.get_slice(name).get_shape() for name in content.keys()})  # noqa: SIM118
-    _refuse_misfit(_shapes(model), shapes, where)
+def _load_files(model: LanguageModel, files: list[Path]) -> None:
+    """Copy the tensors of ``files``, which fit ``model``, into it; no second copy of them is in memory at
+    any time.
+    """
     own, made, kind = dict(model.named_parameters()), _made(model), model.base_kind
-    if "lm_head.weight" in shapes.keys() - own.keys():
-        _refuse_untied(_one(files, "lm_head.weight"), _one(files, "model.embed_tokens.weight"), where)
     with torch.no_grad():
         for file in files:
-            for names in _portions(file):
+            for names in portions(file):
                 # Opened anew for each portion: pages of a file stay in memory for as long as it is open.
-                with _opened(file) as content:
+                with opened(file) as content:
                     for name in names:
                         if name in own:
                             own[name].copy_(content.get_tensor(name))
@@ -387,42 +379,6 @@ def _load_files(model: LanguageModel, files: Sequence[Path], where: str) -> None
                             made[name].quantized = Quantized.of(
                                 content.get_tensor(name).to(model.device), kind
                             )
-
-
-def _one(files: Sequence[Path], name: str) -> Tensor:
-    """The tensor ``name`` of that one of ``files`` that has it."""
-    for file in files:
-        with _opened(file) as content:
-            if name in content.keys():  # noqa: SIM118 - a handle of safetensors, no mapping
-                found: Tensor = content.get_tensor(name)
-                return found
-    raise StateError(f"none of {[str(file) for file in files]} has {name}")
-
-
-def _portions(file: Path) -> Iterator[list[str]]:
-    """Names of the tensors of ``file`` in their order there, about ``_PORTION`` bytes at a time."""
-    with _opened(file) as content:
-        names = list(content.offset_keys())
-        sizes = [math.prod(content.get_slice(name).get_shape()) * 4 for name in names]
-    portion: list[str] = []
-    size = 0
-    for name, more in zip(names, sizes, strict=True):
-        if portion and size + more > _PORTION:
-            yield portion
-            portion, size = [], 0
-        portion.append(name)
-        size += more
-    yield portion
-
-
-def _opened(file: Path) -> Any:
-    """``safe_open``; raises MissingFile, or StateError for what is no safetensors."""
-    if not file.exists():
-        raise MissingFile(f"{file}: no such weights file (only safetensors are read)")
-    try:
-        return safe_open(file, framework="pt")
-    except SafetensorError as error:
-        raise StateError(f"{file}: not safetensors: {error}") from error
 
 
 def read_tokenizer(path: Path) -> ChatTokenizer:

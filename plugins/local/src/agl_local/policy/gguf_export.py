@@ -14,11 +14,12 @@ import numpy as np
 
 from agl_local.network.config import ELSEWHERE, ConfigError, ModelConfig, read_json
 from agl_local.policy.convert import tensor_names
-from agl_local.policy.folder import read_tokenizer, stored_state
-from agl_local.policy.gguf import Floats
+from agl_local.policy.folder import check_stored, read_tokenizer
+from agl_local.policy.gguf import BadModelFile, Floats
 from agl_local.policy.gguf_vocabulary import NoGGUF, vocabulary_of
 from agl_local.policy.gguf_writer import Storage, Value, write_gguf
 from agl_local.policy.modelfile import modelfile
+from agl_local.policy.weights import stored_state
 
 FILE = "policy.gguf"
 _FILE_TYPES: Mapping[Storage, int] = {"f32": 0, "f16": 1, "q8_0": 7}
@@ -30,7 +31,8 @@ def export_gguf(policy: Path, folder: Path, storage: str, about: Mapping[str, st
 
     ``storage``: ``f32``, ``f16`` or ``q8_0``. ``about``: ``name``, ``license`` and further keys
     ``general.*``; empty ones are left out. Return notes: what differs in llama.cpp and Ollama. Raise
-    :class:`NoGGUF` for a policy that they would compute otherwise.
+    :class:`NoGGUF` for a policy that they would compute otherwise, and a UsageError for one that cannot be
+    loaded here (:func:`.check_stored`), or that holds a number too large for ``storage``.
     """
     kind = next((one for one in get_args(Storage) if one == storage), None)
     if kind is None:
@@ -38,13 +40,17 @@ def export_gguf(policy: Path, folder: Path, storage: str, about: Mapping[str, st
     try:
         config = ModelConfig.from_hf(read_json(policy / "config.json"))
         _check(config)
+        check_stored(policy)
         tokenizer = read_tokenizer(policy)
         vocabulary, notes = vocabulary_of(tokenizer, config.vocab_size)
     except (ConfigError, NoGGUF) as error:
         raise NoGGUF(f"{policy}: {error}") from error
     general = {f"general.{key}": value for key, value in about.items() if value}
     metadata = {**_general(config, kind), **general, **_network(config), **vocabulary}
-    _write_tensors(policy, folder / FILE, metadata, config, kind)
+    try:
+        _write_tensors(policy, folder / FILE, metadata, config, kind)
+    except BadModelFile as error:
+        raise BadModelFile(f"{policy}: {error}") from error
     text, more = modelfile(tokenizer, config.max_positions, FILE, about.get("license", ""))
     (folder / "Modelfile").write_text(text, encoding="utf-8")
     return [*notes, *more]
@@ -96,8 +102,6 @@ def _write_tensors(
     tensors = stored_state(policy)
     names = list(tensor_names(config))
     parameters = {name: parameter for name, parameter, _ in names}
-    if differing := sorted(parameters.values() ^ tensors.keys()):
-        raise NoGGUF(f"{policy}: its weights are not those of its config.json: {', '.join(differing[:8])}")
 
     def read(name: str) -> Floats:
         values: Any = tensors[parameters[name]].numpy()

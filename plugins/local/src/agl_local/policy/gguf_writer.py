@@ -35,7 +35,7 @@ def write_gguf(
     has come.
 
     ``storage`` is that of matrices; one whose rows cannot be cut into blocks is stored as F16, as llama.cpp
-    does. Raise :class:`BadModelFile` for a number that F16 cannot hold.
+    does. Raise :class:`BadModelFile` for a number that F16 cannot hold; all are finite.
     """
     encodings = {name: _encoding_of(shape, storage) for name, shape in shapes.items()}
     head = struct.pack("<4sIQQ", MAGIC, 3, len(shapes), len(metadata))
@@ -51,8 +51,8 @@ def write_gguf(
         for name, shape in shapes.items():
             values = read(name)
             if values.shape != shape:
-                raise BadModelFile(f"{path}: {name} is {values.shape}, not {shape}")
-            _write_padded(out, _encoded(values, encodings[name][1], f"{path}: {name}"))
+                raise BadModelFile(f"{name} is {values.shape}, not {shape}")
+            _write_padded(out, _encoded(values, encodings[name][1], name))
 
 
 def _encoding_of(shape: tuple[int, ...], storage: Storage) -> tuple[int, Encoding]:

@@ -22,7 +22,8 @@ from torch import Tensor
 
 from agentlightning.types import UsageError
 from agl_local.network.layout import Layout, read_block
-from agl_local.policy.folder import DTYPES, StateError
+from agl_local.policy.folder import DTYPES
+from agl_local.policy.weights import StateError
 
 FILES = 3
 """Files that a trainer and its engines share: two that alternate, and one of constant weights."""

@@ -20,6 +20,7 @@ from agl_local.network.lora import Lora, adapt, adapted
 from agl_local.network.model import LanguageModel
 from agl_local.network.quantized import Kind
 from agl_local.policy.folder import DTYPES, Policy
+from agl_local.policy.weights import not_finite
 from agl_local.sft.chats import Chat, EncodedChats, encode
 from agl_local.training.freeze import frozen, trained_values
 from agl_local.training.sft import ChatSample, sft_loss, train_sft
@@ -27,6 +28,10 @@ from agl_local.training.sft import ChatSample, sft_loss, train_sft
 
 class SftSettingsError(UsageError, ValueError):
     """A setting of supervised fine-tuning that cannot be used."""
+
+
+class NotFinite(UsageError, ArithmeticError):
+    """A fine-tuning that changed nothing, or ended in a policy that computes nothing."""
 
 
 @dataclass(frozen=True)
@@ -145,7 +150,7 @@ def finetune(
     each epoch, if there are ``val`` chats. ``workers``: micro-batches that are computed at a time. Raise
     :class:`~agl_local.sft.chats.ChatDataError`, :class:`SftSettingsError`,
     :class:`~agl_local.training.freeze.FreezeError` or :class:`~agl_local.network.lora.LoraError` before
-    anything is trained.
+    anything is trained, and :class:`NotFinite` where the numbers of the training were not finite.
     """
     max_len = longest(policy, settings)
     data = encode(policy.tokenizer, chats, max_len)
@@ -196,7 +201,7 @@ class _Finetuning:
         settings, steps = self.settings, self.report.steps
         self._validate(0)
         self.began = time.perf_counter()
-        train_sft(
+        last = train_sft(
             self.model,
             self._batches(),
             steps=steps,
@@ -208,7 +213,25 @@ class _Finetuning:
             workers=self.workers,
             progress=self._after_step,
         )
+        self._refuse_not_finite(last["loss_last"])
         return self.report
+
+    def _refuse_not_finite(self, loss: float) -> None:
+        """Raise :class:`NotFinite` for a policy that is what it was, or that can be used no more. ``loss``:
+        of the last step.
+        """
+        wrong = not_finite(dict(self.model.named_parameters()))
+        if self.report.steps_skipped == self.report.steps:
+            raise NotFinite(
+                f"none of the {self.report.steps} steps had a finite loss and gradient, so nothing was "
+                f"trained: {wrong or 'the weights are finite, and too large to compute with'}; choose "
+                "another policy, or a dtype with a larger range"
+            )
+        if wrong or not math.isfinite(loss):
+            raise NotFinite(
+                f"training ended with the loss {loss}: {wrong or 'the weights have become too large'}; "
+                f"choose a lower lr than {self.settings.lr:g}"
+            )
 
     def _batches(self) -> Iterator[list[ChatSample]]:
         """Yield each sample once an epoch, in an order of its own for each epoch."""

@@ -26,7 +26,8 @@ from agl_local.policy.adapters import add_adapter, base_of
 from agl_local.policy.catalogue import CATALOGUE
 from agl_local.policy.fetch import first_use
 from agl_local.policy.files import is_adapter, remove_unfinished
-from agl_local.policy.folder import DTYPES, fingerprint, stored_fingerprint
+from agl_local.policy.folder import DTYPES, fingerprint, state, stored_fingerprint
+from agl_local.policy.weights import not_finite, stored_state
 from agl_local.serving import load
 from agl_local.sft.chats import ChatDataError, ChatSet, chats_of, read_chats
 from agl_local.sft.finetune import SftReport, SftSettings, SftSettingsError, SftStep, finetune
@@ -90,11 +91,13 @@ def run(
     device = pick_device(settings.device)
     if settings.quantize is None:
         start = load(found.path, "cpu", "float32")
-        digest = fingerprint(start.model)
+        digest, wrong = fingerprint(start.model), not_finite(state(start.model))
         start.model.to(device, DTYPES[settings.dtype])
     else:  # the weights are never in memory as a whole
-        digest = stored_fingerprint(found.path)
+        digest, wrong = stored_fingerprint(found.path), not_finite(stored_state(found.path))
         start = load(found.path, device, settings.dtype, settings.quantize)
+    if wrong:
+        raise SftSettingsError(f"{found.path} cannot be fine-tuned: {wrong}")
     address = base if base in CATALOGUE else str(found.path)
     parent = Parent(found.origin.name, address, found.origin.licence, found.origin.source, digest)
     if goes_on:
