@@ -40,8 +40,9 @@ _REFUSALS = (AssertionError, AttributeError, LookupError, TypeError, ValueError)
 
 
 def tasks(generator: str, size: int, seed: int = 0, config: Mapping[str, Any] | None = None) -> list[Task]:
-    """Return ``size`` tasks of a generator, from ``seed`` on. ``config``: its own parameters. Raise :class:`.UsageError` for a
-    generator that does not exist or that its seed does not determine, and for parameters that it refuses.
+    """Return ``size`` tasks of a generator, from ``seed`` on. ``config``: its own parameters. Raise
+    :class:`.UsageError` for a generator that does not exist or that its seed does not determine, and for
+    parameters that it refuses.
     """
     for name, value, kind in (("size", size, int), ("seed", seed, int), ("config", config or {}, Mapping)):
         if not isinstance(value, kind) or isinstance(value, bool):
