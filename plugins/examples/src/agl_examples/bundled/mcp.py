@@ -31,7 +31,6 @@ from typing import Any
 
 import msgspec
 
-from agentlightning.cli import run_command
 from agentlightning.types import UsageError
 from agl_examples.bundled.task_set import answer_of
 
@@ -267,4 +266,6 @@ def _values(file: Path) -> dict[str, list[Any]]:
 
 
 if __name__ == "__main__":
+    from agentlightning.cli import run_command
+
     run_command(lambda: sys.exit(main()))  # SIGTERM acts as Ctrl-C: the sessions are closed, and servers end
