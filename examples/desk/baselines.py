@@ -1,4 +1,5 @@
-"""What desks without a model earn on held-out tasks: ``PYTHONPATH=examples python -m desk.baselines``.
+"""What desks without a model earn on held-out tasks:
+``PYTHONPATH=examples .venv/bin/python -m desk.baselines``.
 
 They see what a model sees: the talk and what the tools said. The last line is one JSON object. Also the
 scripts that a run measures through the real agent (``environment.headroom``): ``factory(tasks) -> script``.

@@ -213,3 +213,12 @@ async def test_a_start_that_is_refused_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(UsageError):
         await trainer(tmp_path / "runs", Watch(), options={"thread": 1}).afit(solve, TRAIN)
     assert [path.name for path in (tmp_path / "runs").iterdir()] == ["other"]
+
+
+@pytest.mark.slow
+async def test_the_seconds_of_a_run_that_had_ended_are_kept(tmp_path: Path) -> None:
+    first = await life(tmp_path, Watch(), steps=2)
+    again = await life(tmp_path, Watch(), steps=2, resume=True)
+    for name in ("train_seconds", "total_seconds"):
+        assert again[name] >= first[name] > 0
+    assert again["total_seconds"] > again["train_seconds"]

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from agl_programs import events
 from agl_programs.collector import Collector, ConnectedProgram, adapter_errors
 from agl_programs.inside import messages, otlp
 from agl_programs.inside.messages import BeginEntry, EndEntry, EntryBegun, ProcessReport
@@ -261,3 +262,28 @@ async def test_spans_that_cannot_be_stored_are_counted(served: Served) -> None:
     assert b"disk full" in answer
     await served.post(span("three"))
     assert await served.names() == ["one", "three"] and served.program.counts == {"unstored-span": 1}
+
+
+@pytest.mark.parametrize("depth", [300, 900, 980, 1100, 3000])
+async def test_an_event_that_is_nested_too_deeply_is_refused_and_counted(
+    served: Served, depth: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = events.PATH.format(rollout_id=served.rollout_id, attempt_id=served.attempt_id)
+    event = f'{{"event_type": "note", "data": {{"x": {"[" * depth}{"]" * depth}}}}}'
+    status, told = await served.post(event.encode(), path)
+    kept = len(await served.names())
+    assert (status, kept, served.program.refused["bad-event"]) in [(200, 1, 0), (422, 0, 1)], told
+    assert status == 422 or depth < 1000
+    assert not [one for one in caplog.records if one.exc_info]
+
+
+async def test_an_entry_whose_task_is_nested_too_deeply_is_refused(
+    served: Served, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def begun(entry: BeginEntry) -> EntryBegun:
+        raise AssertionError("no entry can be read")
+
+    served.program.begin = begun
+    deep = b"\x82\xa5entry\xa1e\xa4task" + b"\x91" * 3000 + b"\xc0"
+    assert (await served.post(deep, messages.ENTRIES))[0] == 400
+    assert not [one for one in caplog.records if one.exc_info]

@@ -1,4 +1,4 @@
-"""Other versions of verifiers are refused by name, before anything of it is imported."""
+"""Other versions of verifiers and mcp are refused by name, before anything of it is imported."""
 
 from __future__ import annotations
 
@@ -14,18 +14,23 @@ from agentlightning.types import UsageError
 @pytest.mark.parametrize(
     ("found", "said"),
     [
-        ("0.2.1", r"verifiers 0\.2\.1 is installed.*pip install 'verifiers>=0\.4,<0\.5'"),
-        ("0.5.0", r"verifiers 0\.5\.0 is installed"),
-        (None, "verifiers is not installed: pip install"),
+        ({"verifiers": "0.2.1"}, r"verifiers 0\.2\.1 is installed.*pip install 'verifiers>=0\.4,<0\.5'"),
+        ({"verifiers": "0.5.0"}, r"verifiers 0\.5\.0 is installed"),
+        ({}, "verifiers is not installed: pip install"),
+        (
+            {"verifiers": "0.4.0", "mcp": "1.30.0"},
+            r"mcp 1\.30\.0 is installed, and verifiers 0\.4\.0 needs mcp >=2,<3: pip install 'verif.*OpenEnv",
+        ),
+        ({"verifiers": "0.4.0"}, r"mcp \(no version\) is installed"),
     ],
 )
 def test_what_cannot_be_run_is_refused_by_name(
-    monkeypatch: pytest.MonkeyPatch, found: str | None, said: str
+    monkeypatch: pytest.MonkeyPatch, found: dict[str, str], said: str
 ) -> None:
     def version(name: str) -> str:
-        if found is None:
+        if name not in found:
             raise importlib.metadata.PackageNotFoundError(name)
-        return found
+        return found[name]
 
     monkeypatch.setattr(importlib.metadata, "version", version)
     for name in [name for name in sys.modules if name.partition(".")[0] == "agl_verifiers"]:

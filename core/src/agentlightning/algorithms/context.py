@@ -142,6 +142,8 @@ class Context:
     """Steps that the run had finished when it was resumed."""
     progress: dict[str, Any] = field(default_factory=dict)
     """The algorithm's state in the checkpoint of ``first_step``."""
+    earlier: Mapping[str, Any] = field(default_factory=dict)
+    """The run's summary when it was resumed, if it had ended: its seconds count on."""
     runner: asyncio.Task[None] | None = None
     """The background runner; if it dies, the run must not wait for its rollouts."""
     say: Callable[[str], None] = print

@@ -68,7 +68,7 @@ class RL:
             "eval_tasks": before.n if before else 0,
             "eval_failed": [before.failed, after.failed] if before and after else None,
             "eval_left_out": [before.left_out, after.left_out] if before and after else None,
-            "train_seconds": round(seconds, 3),
+            "train_seconds": round(seconds + context.earlier.get("train_seconds", 0.0), 3),
             **compared,
             "learned": job.learned,
             "totals": job.totals.values,

@@ -173,13 +173,9 @@ async def record_run(context: Context, info: dict[str, Any], *, resumed: bool) -
         context.say(f"{key} was {before!r} and is {after!r} from step {context.first_step} on")
     life = {"time": time.time(), "first_step": context.first_step}
     lives = [*known.get("resumed", []), {**life, **({"changed": changed} if changed else {})}]
-    again = {
-        **info,
-        **context.guarded(),
-        "resources": context.resources.ids,
-        "resumed": lives,
-        "summary": None,
-    }
+    context.earlier = known.get("summary") or {}
+    about = {"resources": context.resources.ids, "resumed": lives, "summary": None}
+    again = {**info, **context.guarded(), **about}
     await context.store.update_run(context.run_id, again, context.config)
     await context.journal.resume(again, context.first_step, list(context.evaluations.made))
     context.plugins.ask("agl_run_resumed", run=info, reports=reports, evaluations=evaluations)

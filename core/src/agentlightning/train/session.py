@@ -259,7 +259,7 @@ async def finish(
         "run_id": context.run_id,
         "seed": context.seed,
         **result,
-        "total_seconds": round(seconds, 3),
+        "total_seconds": round(seconds + context.earlier.get("total_seconds", 0.0), 3),
         "accounts": await context.accounts(),
         **context.guarded(),
         **({} if exported is None else {"policy": str(exported)}),

@@ -37,8 +37,52 @@ def test_tasks_are_those_of_the_seed_and_hold_no_answer() -> None:
     assert hard[0]["question"].count(" + ") + hard[0]["question"].count(" - ") >= 5
     with pytest.raises(UsageError, match=r"no generator 'chain'; it has .*chain_sum"):
         reasoning_gym.tasks("chain", 1)
-    with pytest.raises(UsageError, match=r"chain_sum: .*colour"):
+    with pytest.raises(UsageError, match=r"chain_sum refuses its parameters: .*colour"):
         reasoning_gym.tasks("chain_sum", 1, config={"colour": 1})
+
+
+MIXED = {"datasets": [{"name": "chain_sum", "weight": 2, "config": {"min_terms": 2}}, {"name": "gcd"}]}
+
+
+def test_composite_is_set_by_mappings() -> None:
+    pytest.importorskip("reasoning_gym.factory")
+    mixed = reasoning_gym.tasks("composite", 12, seed=3, config=MIXED)
+    assert json.loads(json.dumps(mixed)) == mixed
+    assert 0 < sum("Divisor" in task["question"] for task in mixed) < 12
+    made = reasoning_gym._dataset("composite", 12, 3, json.dumps(MIXED, sort_keys=True))
+    for task in mixed:
+        assert reasoning_gym.grade(task, made[task["index"]]["answer"]) == 1.0
+        assert reasoning_gym.grade(task, "no number") < 1.0
+
+
+REFUSED: list[tuple[str, dict[str, Any], str]] = [
+    (
+        "chain_sum",
+        {"config": {"size": 7, "seed": 1}},
+        r"config has \['seed', 'size'\]; give it beside config",
+    ),
+    ("chain_sum", {"size": "3"}, "size is '3'; give an integer"),
+    ("chain_sum", {"seed": 1.5}, "seed is 1.5; give an integer"),
+    ("chain_sum", {"config": [1]}, r"config is \[1\]; give a mapping of parameters"),
+    ("chain_sum", {"size": 0}, "refuses its parameters: size must be positive"),
+    ("chain_sum", {"config": {"max_terms": "4"}}, "refuses its parameters: "),
+    ("chain_sum", {"config": {"operators": {1}}}, "refuses its parameters: .*not JSON serializable"),
+    ("composite", {}, "refuses its parameters: Must specify at least one dataset"),
+    ("composite", {"config": {"datasets": ["gcd"]}}, "refuses its parameters: "),
+    ("composite", {"config": {"datasets": [{"weight": 1}]}}, "refuses its parameters: .*'name'"),
+    (
+        "composite",
+        {"config": {"datasets": [{"name": "no"}]}},
+        "refuses its parameters: .*'no' not registered",
+    ),
+]
+
+
+@pytest.mark.parametrize(("generator", "given", "told"), REFUSED)
+def test_parameters_of_another_form_are_told(generator: str, given: dict[str, Any], told: str) -> None:
+    pytest.importorskip("reasoning_gym.factory")
+    with pytest.raises(UsageError, match=f"^reasoning-gym: {generator}:? {told}"):
+        reasoning_gym.tasks(generator, **{"size": 2, **given})
 
 
 class TestTurnLimit(TurnLimit):

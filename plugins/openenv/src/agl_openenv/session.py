@@ -23,6 +23,14 @@ class EnvironmentFailed(RuntimeError):
     """An episode that the environment's server could not begin, go on with, or give a reward for."""
 
 
+def unreachable(url: str, error: OSError) -> str:
+    """Return the message for a server that is not there."""
+    return (
+        f"no server of an environment can be reached at {url} ({error.strerror}): start it, or mend the "
+        "address, `environment` of agl_openenv:tasks"
+    )
+
+
 class RefusedAction(ValueError):
     """An action that the environment's schema does not allow. The episode goes on."""
 
@@ -63,6 +71,8 @@ class Session:
             async with self._http.get(f"{self.url}/schema") as response:
                 response.raise_for_status()
                 schema = dict((await response.json())["action"])
+        except aiohttp.ClientConnectorError as error:
+            raise EnvironmentFailed(unreachable(self.url, error)) from error
         except (aiohttp.ClientError, ValueError, KeyError, TypeError) as error:
             raise EnvironmentFailed(f"{self.url}/schema gives no schema of actions: {error!r}") from error
         fields = dict(schema.get("properties") or {})
@@ -101,6 +111,8 @@ class Session:
             return str(answer["type"]), dict(answer["data"])
         except TimeoutError:
             said = f"did not answer within {self.message_seconds:g} s"
+        except aiohttp.ClientConnectorError as error:
+            raise EnvironmentFailed(unreachable(self.url, error)) from error
         except (aiohttp.ClientError, ValueError, KeyError, TypeError) as error:
             said = f"gave no answer: {error!r}"
         raise EnvironmentFailed(f"{kind} at {self.url}: the server {said}")

@@ -56,7 +56,7 @@ def read_event(body: bytes, claims: Claims, path: dict[str, str]) -> tuple[Span,
     try:
         event = msgspec.json.decode(body, type=Event)
         found = _span(event, claims)
-    except (msgspec.DecodeError, BadRecord, ValueError) as error:
+    except (msgspec.DecodeError, BadRecord, ValueError, RecursionError) as error:
         raise RequestRefused(
             422, "bad-event", f'an event is {{"event_type": "reward", "data": {{"value": 1.0}}}}: {error}'
         ) from None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import sys
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 
 import openai
 import pytest
+from agl_programs.commands.agent import CommandAgent
 from agl_testing.doctor import Check, ConfiguredRun, ProbeSize, Report, examine
 from agl_testing.doctor.checks.configuration import folder_bytes
 
@@ -227,6 +229,22 @@ async def test_a_package_that_an_agent_lacks_is_named_with_its_command(
 
     found = await examined(tmp_path, monkeypatch, lacking)
     assert "`pip install no_such_sdk` where it runs" in " ".join(found["capture"].advice)
+
+
+@pytest.mark.slow
+async def test_a_reward_event_of_another_form_is_told_with_the_right_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    post = (
+        "import os, urllib.request as r; key = 'Bearer ' + os.environ['AGL_KEY']\n"
+        'body = b\'{"type": "reward", "value": 0.5}\'\n'
+        "r.urlopen(r.Request(os.environ['AGL_EVENT_URL'], body, {'Authorization': key}))"
+    )
+    agent = CommandAgent(["sh", "-c", f'{sys.executable} -c "$0" 2> /dev/null || true', post])
+    found = await examined(tmp_path, monkeypatch, agent)
+    assert "4 of 4 rollouts returned without a reward" in said(found["capture"])
+    assert "4 events posted to AGL_EVENT_URL refused as malformed" in said(found["capture"])
+    assert '{"event_type": "reward", "data": {"value": 1.0}}' in " ".join(found["capture"].advice)
 
 
 @pytest.mark.slow

@@ -9,7 +9,8 @@ address of one that is served over HTTP (``https://…/mcp``), with a session fo
 
 A task asks for a value of a tool's answer. The call that gives it, the *gold call*, is executed when the
 task is written and once more in another session: a task whose answer is an error, or changes, is left out
-and counted. ``values.json`` names values for arguments (``{"timezone": ["Europe/Berlin", "UTC"]}``); what a
+and counted. A call that ends its server, or has no answer in time, is an error too, and the next one has a
+new session. ``values.json`` names values for arguments (``{"timezone": ["Europe/Berlin", "UTC"]}``); what a
 tool's schema names (``enum``, ``examples``, ``default``) is known without.
 """
 
@@ -18,6 +19,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import logging
 import random
 import shlex
 import sys
@@ -27,6 +29,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from agentlightning.types import UsageError
 from agl_examples.bundled.task_set import answer_of
 
@@ -34,18 +38,35 @@ Task = dict[str, Any]
 INSTALL = "pip install 'mcp>=1.11,<3'"
 LONGEST = 120
 """Characters of an answer that a task may ask for."""
+SECONDS = 60.0
+"""Seconds in which a server begins a session, and answers a call."""
+GIVE_UP = 4
+"""Calls in a row that end their session, after which no more tasks are written."""
+
+
+class ServerFailed(UsageError):
+    """A server that does not start, does not answer, or ends before its session does."""
+
+    def __init__(self, server: str, what: str) -> None:
+        super().__init__(f"MCP server `{server}`: {what}")
 
 
 class Tools:
     """The tools of one session with a server: ``schemas`` in the form of the OpenAI API."""
 
-    def __init__(self, session: Any, listed: Sequence[Mapping[str, Any]]) -> None:
-        self._session = session
+    def __init__(self, server: str, session: Any, listed: Sequence[Mapping[str, Any]]) -> None:
+        self._server, self._session = server, session
         self.schemas: dict[str, dict[str, Any]] = {one["name"]: _schema(one) for one in listed}
 
     async def call(self, name: str, arguments: Mapping[str, Any]) -> tuple[str, bool]:
-        """Return the text that a tool answers, and whether it is an error."""
-        answer = await self._session.call_tool(name, dict(arguments))
+        """Return the text that a tool answers, and whether it is an error. Raise :class:`ServerFailed` for a
+        call without an answer.
+        """
+        try:
+            async with asyncio.timeout(SECONDS):
+                answer = await self._session.call_tool(name, dict(arguments))
+        except Exception as error:  # which class it is depends on the version of the library
+            raise ServerFailed(self._server, f"the call of {name} failed: {_cause(error)}") from error
         told = answer.model_dump(mode="json", by_alias=True)
         text = "\n".join(one["text"] for one in told["content"] if one["type"] == "text")
         return text, bool(told.get("isError"))
@@ -58,22 +79,52 @@ def _schema(tool: Mapping[str, Any]) -> dict[str, Any]:
 
 @asynccontextmanager
 async def opened(server: str) -> AsyncIterator[Tools]:
-    """Open a session with a server. Raise :class:`.UsageError` if the library mcp is not installed."""
+    """Open a session with a server. Raise :class:`.UsageError` if the library mcp is not installed, and
+    :class:`ServerFailed` for a server that begins no session, or ends during it.
+    """
     try:
         from mcp import ClientSession, StdioServerParameters
         from mcp.client.stdio import stdio_client
         from mcp.client.streamable_http import streamable_http_client
     except ImportError:
         raise UsageError(f"the library mcp is not installed: {INSTALL}") from None
-    if server.startswith(("http://", "https://")):
-        reached: Any = streamable_http_client(server)
-    else:
-        command, *arguments = shlex.split(server)
-        reached = stdio_client(StdioServerParameters(command=command, args=arguments))
-    async with reached as streams, ClientSession(streams[0], streams[1]) as session:
-        await session.initialize()
-        listed = (await session.list_tools()).model_dump(mode="json", by_alias=True)["tools"]
-        yield Tools(session, listed)
+    remote = server.startswith(("http://", "https://"))
+    failed = "it cannot be reached" if remote else "its command line cannot be started"
+    of_caller: Exception | None = None
+    ended = False
+    try:
+        if remote:
+            reached: Any = streamable_http_client(server)
+        else:
+            command, *arguments = shlex.split(server) or [server]
+            reached = stdio_client(StdioServerParameters(command=command, args=arguments))
+        async with reached as streams, ClientSession(streams[0], streams[1]) as session:
+            failed = "it began no session as a server of MCP does"
+            async with asyncio.timeout(SECONDS):
+                await session.initialize()
+                listed = (await session.list_tools()).model_dump(mode="json", by_alias=True)["tools"]
+            failed = "its session ended"
+            try:
+                yield Tools(server, session, listed)
+            except Exception as error:
+                of_caller = error
+                raise
+            ended = True
+    except Exception as error:
+        # The library's task groups wrap each error, also those of the caller's block.
+        if of_caller is not None:
+            raise of_caller from of_caller.__cause__
+        if not ended:
+            look = "Look whether its host serves MCP." if remote else "Run the command to see what it says."
+            raise ServerFailed(server, f"{failed}: {_cause(error)}. {look}") from error
+
+
+def _cause(error: BaseException) -> str:
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    if isinstance(error, TimeoutError):
+        return f"there was no answer within {SECONDS:g} s"
+    return str(error) or type(error).__name__
 
 
 # ---------------------------------------------------------------------------------------------- tasks
@@ -84,18 +135,28 @@ async def write_tasks(
     ``no-values`` (tools), ``error``, ``no-answer`` and ``changes`` (calls). ``values``: argument → values.
     """
     chosen, left_out, found = random.Random(seed), Counter[str](), dict[str, Task]()
-    async with opened(server) as tools:
-        ways = {name: _choices(schema, values or {}) for name, schema in tools.schemas.items()}
-        left_out["no-values"] = sum(one is None for one in ways.values())
-        known = {name: one for name, one in ways.items() if one is not None}
-        for _ in range(8 * count if known else 0):
-            name = chosen.choice(sorted(known))
-            arguments = {key: chosen.choice(list(one)) for key, one in (known[name] or {}).items()}
-            task = await _task(tools, name, arguments, chosen, left_out)
-            if task is not None:
-                found.setdefault(task["question"], task)
-            if len(found) == count:
-                break
+    todo, failures = 8 * count, 0
+    while todo and len(found) < count and failures < GIVE_UP:
+        tools = None
+        try:
+            async with opened(server) as tools:
+                ways = {name: _choices(schema, values or {}) for name, schema in tools.schemas.items()}
+                left_out["no-values"] = sum(one is None for one in ways.values())
+                known = {name: one for name, one in ways.items() if one is not None}
+                todo = todo if known else 0
+                while todo and len(found) < count:
+                    todo -= 1
+                    name = chosen.choice(sorted(known))
+                    arguments = {key: chosen.choice(list(one)) for key, one in (known[name] or {}).items()}
+                    task = await _task(tools, name, arguments, chosen, left_out)
+                    failures = 0
+                    if task is not None:
+                        found.setdefault(task["question"], task)
+        except ServerFailed:
+            failures += 1
+            if tools is None or (failures == GIVE_UP and not found):
+                raise
+            left_out["error"] += 1
     tasks = list(found.values())
     unsolved = await unsolvable(server, tasks)
     left_out["changes"] = len(unsolved)
@@ -104,8 +165,20 @@ async def write_tasks(
 
 async def unsolvable(server: str, tasks: Sequence[Task]) -> list[Task]:
     """Return the tasks whose gold call, executed now in a session of its own, does not give their answer."""
-    async with opened(server) as tools:
-        return [task for task in tasks if await _answer(tools, task) != task["answer"]]
+    todo, found = list(tasks), list[Task]()
+    while todo:
+        tools = None
+        try:
+            async with opened(server) as tools:
+                while todo:
+                    right = await _answer(tools, todo[0]) == todo[0]["answer"]
+                    found += [] if right else todo[:1]
+                    del todo[0]
+        except ServerFailed:
+            if tools is None:
+                raise
+            found.append(todo.pop(0))
+    return found
 
 
 def grade(task: Mapping[str, Any], text: str) -> float:
@@ -173,7 +246,9 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=100, help="tasks, at most")
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
-    values = json.loads(given.values.read_text(encoding="utf-8")) if given.values else None
+    values = _values(given.values) if given.values else None
+    # What is no message is told by the error that ends the session, without the library's traceback.
+    logging.getLogger("mcp.client.stdio").setLevel(logging.CRITICAL)
     tasks, left_out = asyncio.run(write_tasks(given.server, given.count, values=values, seed=given.seed))
     for task in tasks:
         print(json.dumps(task, ensure_ascii=False))
@@ -181,5 +256,16 @@ def main() -> int:
     return int(not tasks)
 
 
+def _values(file: Path) -> dict[str, list[Any]]:
+    try:
+        return msgspec.json.decode(file.read_bytes(), type=dict[str, list[Any]])
+    except (OSError, ValueError, RecursionError) as error:
+        raise UsageError(
+            f'--values {file}: {error}; it is a JSON object of lists: {{"timezone": ["UTC"]}}'
+        ) from None
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    from agentlightning.cli import run_command
+
+    run_command(lambda: sys.exit(main()))  # SIGTERM acts as Ctrl-C: the sessions are closed, and servers end

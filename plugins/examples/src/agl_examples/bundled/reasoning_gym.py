@@ -9,6 +9,10 @@
         target: "agl_examples.bundled.reasoning_gym:tasks"
         args: {generator: chain_sum, size: 64, seed: 1000000}
 
+``generator``: its name in reasoning-gym. ``size``: how many tasks. ``seed``: where they begin. ``config``:
+the generator's own parameters (``{min_terms: 2, max_terms: 4}``). ``composite`` mixes others by weight:
+``config: {datasets: [{name: chain_sum, weight: 2, config: {min_terms: 2}}, {name: gcd}]}``.
+
 A task holds the question, and how the generator makes its entry anew; the grader does that, so the right
 answer is in no task. Entry ``i`` of a generator with ``seed`` is drawn from ``seed + i``: seeds that are
 further apart than the size of a set give other entries.
@@ -31,21 +35,35 @@ COMPARED = 8
 """Entries that are drawn twice, to see whether the seed determines them."""
 SYSTEM = "Solve the problem. Give the final answer alone between <answer> and </answer>."
 Task = dict[str, Any]
+_REFUSALS = (AssertionError, AttributeError, LookupError, TypeError, ValueError)
+"""What the library raises for parameters that it refuses, some of them only when an entry is drawn."""
 
 
 def tasks(generator: str, size: int, seed: int = 0, config: Mapping[str, Any] | None = None) -> list[Task]:
-    """Return ``size`` tasks of a generator. ``config``: its own parameters. Raise :class:`.UsageError` for a
-    generator that does not exist or that its seed does not determine, and for parameters that it refuses.
+    """Return ``size`` tasks of a generator, from ``seed`` on. ``config``: its own parameters. Raise
+    :class:`.UsageError` for a generator that does not exist or that its seed does not determine, and for
+    parameters that it refuses.
     """
+    for name, value, kind in (("size", size, int), ("seed", seed, int), ("config", config or {}, Mapping)):
+        if not isinstance(value, kind) or isinstance(value, bool):
+            what = "a mapping of parameters" if kind is Mapping else "an integer"
+            raise UsageError(f"reasoning-gym: {generator}: {name} is {value!r}; give {what}")
     given = dict(config or {})
-    described = json.dumps(given, sort_keys=True)
-    made, again = _dataset(generator, size, seed, described), _made(generator, size, seed, described)
-    if any(made[index] != again[index] for index in range(min(size, COMPARED))):
+    if beside := sorted(given.keys() & {"size", "seed"}):
+        raise UsageError(f"reasoning-gym: {generator}: config has {beside}; give it beside config, not in it")
+    try:
+        described = json.dumps(given, sort_keys=True)
+        made, again = _dataset(generator, size, seed, described), _made(generator, size, seed, described)
+        entries = [made[index] for index in range(size)]
+        differs = any(again[index] != entries[index] for index in range(min(size, COMPARED)))
+    except _REFUSALS as error:
+        raise UsageError(f"reasoning-gym: {generator} refuses its parameters: {error}") from error
+    if differs:
         raise UsageError(
             f"reasoning-gym: {generator} draws other entries for the same seed, so no answer could be graded"
         )
     how = {"generator": generator, "size": size, "seed": seed, "config": given}
-    return [{"question": made[index]["question"], **how, "index": index} for index in range(size)]
+    return [{"question": one["question"], **how, "index": index} for index, one in enumerate(entries)]
 
 
 def grade(task: Mapping[str, Any], text: str) -> float:
@@ -72,6 +90,7 @@ def _dataset(generator: str, size: int, seed: int, config: str) -> Any:
 def _made(generator: str, size: int, seed: int, config: str) -> Any:
     try:
         import reasoning_gym
+        from reasoning_gym.composite import DatasetSpec
         from reasoning_gym.factory import DATASETS
     except ImportError:
         raise UsageError(f"the library reasoning-gym is not installed: {INSTALL}") from None
@@ -79,10 +98,11 @@ def _made(generator: str, size: int, seed: int, config: str) -> Any:
         raise UsageError(
             f"reasoning-gym has no generator {generator!r}; it has {', '.join(sorted(DATASETS))}"
         )
-    try:
-        return reasoning_gym.create_dataset(generator, size=size, seed=seed, **json.loads(config))
-    except (AssertionError, TypeError, ValueError) as error:
-        raise UsageError(f"reasoning-gym: {generator}: {error}") from None
+    given = json.loads(config)
+    if generator == "composite":  # it takes others as objects, which a configuration cannot hold
+        others = given.get("datasets", ())
+        given["datasets"] = [DatasetSpec(**{"weight": 1.0, "config": {}, **one}) for one in others]
+    return reasoning_gym.create_dataset(generator, size=size, seed=seed, **given)
 
 
 solver = Agent("solver", SYSTEM, [], grade=grade)

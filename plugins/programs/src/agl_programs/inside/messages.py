@@ -62,5 +62,5 @@ def decode(body: bytes, kind: type[T]) -> T:
     """Decode a message of type ``kind``. Raise ``ValueError`` for another body."""
     try:
         return msgspec.msgpack.decode(body, type=kind)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError(str(error)) from None

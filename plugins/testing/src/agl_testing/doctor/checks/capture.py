@@ -49,6 +49,9 @@ TEMPLATE = (
 )
 """Advice for calls that the engine refused by its code ``chat_template``."""
 
+EVENT = 'Post a reward as {"event_type": "reward", "data": {"value": 1.0}}; the answer says what was wrong.'
+"""Advice for events of a program that were refused."""
+
 
 async def check_capture(findings: Findings) -> Check:
     """Run a few rollouts of the user's agent on one task and judge how its calls were captured."""
@@ -65,7 +68,8 @@ async def check_capture(findings: Findings) -> Check:
     elsewhere = Counter({host: n for host, n in hosts.items() if host != gateway})
     faults = faults_of_run(configured)
     select, rewarded = configured.trainer.config.agent.select, reads_rewards(configured.trainer)
-    return judge_capture(findings.probe, select, served, unrouted, elsewhere, faults, rewarded)
+    events = (await findings.require_context().accounts())["capture"].get("bad-event", 0)
+    return judge_capture(findings.probe, select, served, unrouted, elsewhere, faults, rewarded, events)
 
 
 def judge_capture(
@@ -76,13 +80,14 @@ def judge_capture(
     elsewhere: Mapping[str, int] | None = None,
     faults: Sequence[Fault] = (),
     rewarded: bool = True,
+    bad_events: int = 0,
 ) -> Check:
     """Judge how calls were captured. Pure.
 
     ``served`` names the policies of a run with named policies; ``unrouted`` counts calls that were refused
     because no policy is assigned to their agent; ``elsewhere``: calls by the host that they went to in place
     of the gateway; ``faults``: places in the code that may be why;
-    ``rewarded``: whether training reads rewards.
+    ``rewarded``: whether training reads rewards; ``bad_events``: refused events that programs posted.
     """
     notes = Notes()
     frozen = {c.call_id for r in records for c in r.calls if served and c.policy in served.frozen}
@@ -91,6 +96,8 @@ def judge_capture(
     kinds = Counter(verdict.kind for verdict in found)
     bypassed = sum(len(unrecorded(record)) for record in records)
     agents = Counter(caller_name(call.tags) for record in records for call in record.calls)
+    if bad_events:
+        notes.warn(f"{plural(bad_events, 'event')} posted to AGL_EVENT_URL refused as malformed", EVENT)
     _ends(notes, records, rewarded)
     refusals = _refusals(records)
     _calls(notes, len(found), bypassed, refusals)
