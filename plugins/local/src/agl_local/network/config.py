@@ -104,7 +104,7 @@ class ModelConfig(NetworkShape):
             num_layers=_need(config, "num_hidden_layers"),
             num_heads=heads,
             num_kv_heads=int(config.get("num_key_value_heads") or heads),
-            head_dim=int(config.get("head_dim") or (128 if arch == "qwen3" else hidden // heads)),
+            head_dim=int(config.get("head_dim") or (128 if arch == "qwen3" else hidden // max(1, heads))),
             vocab_size=_need(config, "vocab_size"),
             rope_theta=_rope_theta(config, arch),
             rms_eps=float(config.get("rms_norm_eps", 1e-6)),
