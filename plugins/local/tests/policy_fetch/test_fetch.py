@@ -288,8 +288,19 @@ def test_a_folder_is_used_as_it_is(place, policy, tmp_path):
     folder = save_policy(policy, tmp_path / "smollm2")
     assert fetch("smollm2").path == folder and not place.exists()
     (tmp_path / "empty").mkdir()
-    with pytest.raises(UsageError, match=r"config.json: a model folder needs this file"):
+    with pytest.raises(UsageError, match=r"config.json: a model folder needs this file$"):
         fetch("empty")
+
+
+def test_a_folder_with_another_form_of_a_model_says_what_to_give(place, tmp_path):
+    (tmp_path / "gg").mkdir()
+    write_policy(tmp_path / "gg/mine.gguf")
+    with pytest.raises(UsageError, match=r"needs this file; `agl policy fetch gg/mine.gguf` makes a model"):
+        fetch("gg")
+    (tmp_path / "ad").mkdir()
+    (tmp_path / "ad/adapter_config.json").write_text("{}")
+    with pytest.raises(UsageError, match=r"ad holds an adapter of LoRA: give adapter:ad, or .* fetch ad`"):
+        load_policy("ad")
 
 
 def test_an_unknown_name(place):

@@ -214,6 +214,30 @@ def test_an_adapter_over_a_quantised_base_belongs_to_it(start, tmp_path, cache, 
     assert "was trained over a base in nf4; over one that is not quantised it makes another" in caplog.text
 
 
+@pytest.mark.plugins
+@pytest.mark.parametrize(
+    ("broken", "said"),
+    [
+        ("{", "not valid JSON"),
+        ("[]", "expected a JSON object"),
+        (None, "adapter_model.safetensors: there is no such file"),
+    ],
+)
+def test_a_broken_adapter_is_named_by_its_file(
+    start: Path, tmp_path: Path, cache: Path, broken: str | None, said: str
+) -> None:
+    (folder,) = agl_sft("--lora", "2", "--epochs", "1")
+    if broken is None:
+        (Path(folder) / "adapter_model.safetensors").unlink()
+    else:
+        (Path(folder) / "adapter_config.json").write_text(broken)
+    by_name = load_plugins().policies["adapter:"].fetch
+    for use in (fetch, by_name, lambda given: agl_sft("--policy", given, "--output", "o", "--lora", "2")):
+        with pytest.raises(UsageError, match=f"{folder}.*{said}") as refused:
+            use(folder)
+        assert "AGL_CACHE" not in str(refused.value)
+
+
 def test_an_adapter_does_not_join_other_weights(start, tmp_path, cache) -> None:
     (folder,) = agl_sft("--lora", "2", "--epochs", "1")
     agl_sft("--epochs", "1", "--output", "other")
@@ -228,7 +252,9 @@ def test_an_adapter_does_not_join_other_weights(start, tmp_path, cache) -> None:
         ({"modules_to_save": ["lm_head"]}, "modules_to_save is given"),
         ({"r": 3}, "of other layers or of another rank"),
         ({"target_modules": ["nowhere"]}, "'nowhere'"),
-        ({"r": None}, "r, lora_alpha and target_modules"),
+        ({"r": None}, f"{config}: r is not given: an adapter needs r, its rank"),
+        ({"lora_alpha": None}, f"{config}: lora_alpha is not given"),
+        ({"lora_alpha": "much"}, f"{config}: r, lora_alpha and target_modules: Expected `float`, got `str`"),
     ):
         config.write_text(json.dumps({**kept, **change}))
         with pytest.raises(UsageError, match=problem):

@@ -32,6 +32,10 @@ _POSITIONS = {"llama": 2048, "mistral": 131072}
 _THETA = {"smollm3": 2e6}
 
 
+ADAPTER = "adapter_config.json"
+"""The file that says that a folder holds matrices of LoRA, and what they belong to."""
+
+
 class ConfigError(ValueError):
     """A config.json lacks a key or holds a value that cannot be used; the text names both."""
 
@@ -228,7 +232,7 @@ def read_json(path: Path, *, optional: bool = False) -> dict[str, Any]:
     if not path.exists():
         if optional:
             return {}
-        raise MissingFile(f"{path}: a model folder needs this file")
+        raise MissingFile(f"{path}: a model folder needs this file{_instead(path.parent)}")
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
@@ -236,3 +240,14 @@ def read_json(path: Path, *, optional: bool = False) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise ConfigError(f"{path}: expected a JSON object")
     return content
+
+
+def _instead(folder: Path) -> str:
+    """What to give in place of a folder that holds another form of a model."""
+    if (folder / ADAPTER).is_file():
+        return (
+            f"; {folder} holds an adapter of LoRA: give adapter:{folder}, or the folder that "
+            f"`agl policy fetch {folder}` makes"
+        )
+    file = next(iter(sorted(folder.glob("*.gguf"))), None)
+    return f"; `agl policy fetch {file}` makes a model folder of that file" if file else ""

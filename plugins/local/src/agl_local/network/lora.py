@@ -169,6 +169,9 @@ def lora_of(config: Mapping[str, object]) -> Lora:
         "alpha": config.get("lora_alpha"),
         "targets": config.get("target_modules"),
     }
+    if config.get("r") is None or config.get("lora_alpha") is None:
+        missing = "r" if config.get("r") is None else "lora_alpha"
+        raise LoraError(f"{missing} is not given: an adapter needs r, its rank, and lora_alpha, a number")
     try:
         return msgspec.convert(given, Lora)
     except msgspec.ValidationError as error:
