@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import re
 import shutil
@@ -327,6 +328,15 @@ def test_list_names_what_is_known_and_what_is_there(agl, downloads):
     folder = fetch("tiny").path
     after = agl("list").stdout
     assert folder.name in after and "1 MB to fetch" not in after and "kB" in after
+    (one,) = json.loads(agl("list", "--json").stdout)["fetched"]
+    assert one["fetched"][:16].replace("T", " ") in after
+
+
+def test_what_the_list_shows_can_be_named(agl, place, tmp_path):
+    folder = fetch(write_policy(tmp_path / "mine.gguf")).path
+    (tmp_path / "mine.gguf").unlink()
+    for name in ("mine", folder.name):
+        assert agl("info", name).stdout.split()[:2] == ["folder", str(folder)]
 
 
 def test_clear_removes_only_what_was_fetched(agl, downloads, place, tmp_path):

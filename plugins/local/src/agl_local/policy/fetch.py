@@ -27,6 +27,7 @@ from agl_local.policy.cache import (
     FetchError,
     ModelOrigin,
     add_policy,
+    cached_as,
     folder_of,
     locked,
     read_cached,
@@ -62,8 +63,9 @@ def fetch(given: str | Path) -> CachedPolicy:
     """Return the policy ``given`` as a folder in Hugging Face layout, downloaded and converted if need be.
 
     ``given``: a model folder (returned as it is), a folder with an adapter of LoRA, a ``.gguf`` file,
-    ``tiny``, a name of the catalogue, or ``owner/name`` or ``owner/name:file.gguf`` of the Hugging Face hub,
-    also after ``hub:``. Progress goes to stderr. Raise a :class:`UsageError` if it cannot be fetched.
+    ``tiny``, a name of the catalogue, ``owner/name`` or ``owner/name:file.gguf`` of the Hugging Face hub,
+    also after ``hub:``, or the name of a model that was fetched (of several the newest). Progress goes to
+    stderr. Raise a :class:`UsageError` if it cannot be fetched.
     """
     path, name = Path(given).expanduser(), str(given).removeprefix("hub:")
     try:
@@ -78,6 +80,8 @@ def fetch(given: str | Path) -> CachedPolicy:
             return _of_folder(tiny_policy())
         if hub is not None:
             return from_hub(hub)
+        if (fetched := cached_as(name)) is not None:
+            return fetched
     except OSError as error:
         if isinstance(error, UsageError):
             raise
