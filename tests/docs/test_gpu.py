@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import re
 from dataclasses import asdict
 from pathlib import Path
@@ -89,6 +90,34 @@ def test_a_folder_that_is_no_models_is_refused_in_one_line(
     printed = capsys.readouterr().err
     assert ended.value.code == 2 and len(printed.splitlines()) == 1
     assert f"{tmp_path / 'config.json'}: {said}" in printed
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"model_type": "gemma3_text"}, "model_type 'gemma3_text' is not one of"),
+        ({"model_type": "gemma3", "text_config": {"hidden_size": 64}}, "model_type 'gemma3' is not one of"),
+        ({"model_type": "granitemoehybrid"}, "model_type 'granitemoehybrid' is not one of"),
+        ({"rope_scaling": {"rope_type": "llama3"}}, "without quantize and activation_checkpointing"),
+        ({"quantization_config": {"quant_method": "gptq"}}, "quantization_config: the weights are quantised"),
+        ({"num_attention_heads": 0}, "num_heads must be at least 1"),
+    ],
+)
+def test_a_model_that_the_formulas_do_not_fit_is_refused(
+    changes: dict[str, object],
+    said: str,
+    tmp_path: Path,
+    script: ModuleType,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """By the driver's own reading of config.json."""
+    config = json.loads((ROOT / "examples/quickstart/policy/config.json").read_text(encoding="utf-8"))
+    (tmp_path / "config.json").write_text(json.dumps({**config, **changes}))
+    with pytest.raises(SystemExit) as ended:
+        script.main([str(tmp_path)])
+    printed = capsys.readouterr()
+    assert ended.value.code == 2 and not printed.out and len(printed.err.splitlines()) == 1
+    assert f"{tmp_path}" in printed.err and said in printed.err
 
 
 def test_the_short_tables_are_those_of_the_formulas(script: ModuleType) -> None:

@@ -92,6 +92,27 @@ def test_a_model_folder_is_its_own_policy(run: Path) -> None:
         find_policy(str(run / "policy"), step=3)
 
 
+@pytest.mark.plugins
+def test_a_pretrained_policy_is_exported_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    said = CliRunner().invoke(app(["export"]), ["export", "tiny", "mine"])
+    assert said.exit_code == 0 and (tmp_path / "mine" / "config.json").is_file()
+
+
+@pytest.mark.plugins
+def test_an_adapter_is_no_policy_and_the_message_names_what_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "ad").mkdir()
+    (tmp_path / "ad" / "adapter_config.json").write_text("{}")
+    for line in (["export", "ad", "mine"], ["serve", "ad"]):
+        with pytest.raises(NoPolicy, match="ad holds an adapter of LoRA and no model: give adapter:ad"):
+            CliRunner().invoke(app([line[0]]), line, catch_exceptions=False)
+    with pytest.raises(UsageError, match=r"ad/adapter_model\.safetensors: there is no such file"):
+        CliRunner().invoke(app(["export"]), ["export", "adapter:ad", "mine"], catch_exceptions=False)
+
+
 def test_a_run_without_a_policy_and_no_run(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "empty" / "store.sqlite").touch()

@@ -31,11 +31,12 @@ from agl_local import serving as serving_module
 from agl_local.cores import auto_threads
 from agl_local.driver import LocalDriver
 from agl_local.http.process import EngineProcess
+from agl_local.network.lora import LoraError
 from agl_local.options import Options, read_options
 from agl_local.plugin import agl_drivers
 from agl_local.policy.checkpoint import latest, saved_steps
 from agl_local.policy.folder import fingerprint, load_policy
-from agl_local.serving import LocalServer
+from agl_local.serving import LocalServer, Refused
 from agl_local.supported_fields import LOSSES, SUPPORTED_FIELDS, refuse
 from agl_local.training.loss import SURROGATES
 from plugins.local.tests.driver_fixtures import saved_policy, tiny_tokenizer
@@ -510,7 +511,7 @@ def test_auto_threads_are_the_cores_that_the_process_may_use(monkeypatch: pytest
         ({"max_grad_norm": 0.0}, "max_grad_norm must be positive"),
         ({"dtype": "int8"}, "dtype 'int8'"),
         ({"dtype": "bfloat16", "deterministic": True}, "deterministic needs"),
-        ({"offload_optimizer": True}, "offload_optimizer is for a device with its own memory"),
+        ({"micro_batch_tokens": "auto"}, "no automatic choice: give a number, or leave it out for 4096"),
         ({"engine": "cloud"}, "engine"),
     ],
 )
@@ -519,6 +520,43 @@ def test_options_are_checked(given: dict[str, Any], match: str) -> None:
         read_options(given)
     assert isinstance(caught.value, UsageError)
     assert read_options(None) == Options()
+
+
+@pytest.mark.parametrize("device", ["cpu", "auto"])
+async def test_moments_are_not_offloaded_from_a_cpu(
+    device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("agl_local.driver.pick_device", lambda name: "cpu")
+    with pytest.raises(Refused, match=f"own memory; device: {device} is the CPU here: leave it out"):
+        await started(saved_policy(tmp_path), device=device, offload_optimizer=True)
+
+
+async def test_max_len_above_the_positions_of_the_policy_is_said_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Policies of a run may share the option: it is no mistake."""
+    driver, _ = await started(saved_policy(tmp_path), max_len=257)
+    await driver.close()
+    said = [line for line in caplog.messages if "positions" in line]
+    assert said == [
+        "policy 'tiny' has 256 positions, so prompt and answer have at most these tokens; max_len is 257"
+    ]
+
+
+@pytest.mark.parametrize("rank", [16, 17, 33])
+async def test_a_rank_above_the_sides_of_the_matrices(
+    rank: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Keys have 16 rows, the largest matrices 32."""
+    starting = started(saved_policy(tmp_path), lora={"rank": rank})
+    if rank > 32:
+        with pytest.raises(LoraError, match=r"rank 33 is above .* of every matrix \(at most 32"):
+            await starting
+        return
+    driver, _ = await starting
+    await driver.close()
+    warned = "rank 17 is above the shorter side of a matrix (16, of model.layers" in caplog.text
+    assert warned == (rank > 16)
 
 
 def test_the_plugin_registers_without_loading_torch() -> None:

@@ -13,11 +13,15 @@ from pathlib import Path
 from typing import Any
 
 from agentlightning.algorithms.journal import checkpoints_in
+from agentlightning.plugins.manager import load as load_plugins
+from agentlightning.train.policies import fetch_pretrained
 from agentlightning.types import UsageError
 from agl_audit.locations import find_run
 
 CONFIG = "config.json"
 """A file that every model folder has."""
+ADAPTER = "adapter_config.json"
+"""A file that the folder of an adapter of LoRA has."""
 _STEP = re.compile(r"step-(\d+)")
 
 
@@ -56,6 +60,17 @@ def find_policy(what: str, *, step: int | None = None, name: str | None = None) 
         return TrainedPolicy(folder)
     run = run_folder(what)
     return choose(run, policies_of(run), step, name)
+
+
+def pretrained_or_same(what: str) -> str:
+    """Return the folder of a pretrained policy if ``what`` is its name (fetched on first use), else ``what``.
+    Raise :class:`NoPolicy` for an adapter's folder, which has a name too.
+    """
+    if (Path(what).expanduser() / ADAPTER).is_file() and not (Path(what).expanduser() / CONFIG).is_file():
+        raise NoPolicy(f"{what} holds an adapter of LoRA and no model: give adapter:{what}")
+    if Path(what).exists() or (fetched := fetch_pretrained(what, load_plugins())) is None:
+        return what
+    return str(fetched)
 
 
 def run_folder(what: str) -> Path:

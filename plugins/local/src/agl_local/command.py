@@ -60,7 +60,12 @@ def register(app: typer.Typer) -> None:
             {
                 "folder": str(policies_folder()),
                 "fetched": [
-                    {"name": one.origin.name, "folder": str(one.path), "bytes": one.bytes}
+                    {
+                        "name": one.origin.name,
+                        "folder": str(one.path),
+                        "bytes": one.bytes,
+                        "fetched": one.fetched.isoformat(timespec="seconds"),
+                    }
                     for one in cached_policies()
                 ],
                 "known": [
@@ -88,15 +93,17 @@ def register(app: typer.Typer) -> None:
 
 def _show() -> None:
     table = Table(title=f"models in {policies_folder()}", title_justify="left", header_style="bold")
-    for column in ("model", "licence", "size", "folder", "from"):
+    for column in ("model", "licence", "size", "fetched", "folder", "from"):
         table.add_column(column, justify="right" if column == "size" else "left", overflow="fold")
     for policy in cached_policies():
-        cells = (policy.origin.name, policy.origin.licence, decimal(policy.bytes), policy.path.name)
-        table.add_row(*map(Text, (*cells, policy.origin.source)))
+        cells = (policy.origin.name, policy.origin.licence, decimal(policy.bytes))
+        table.add_row(
+            *map(Text, (*cells, f"{policy.fetched:%Y-%m-%d %H:%M}", policy.path.name, policy.origin.source))
+        )
     for model in CATALOGUE.values():
         if read_cached(known_folder(model)) is None:
             size = f"{model.megabytes} MB to fetch"
-            table.add_row(*map(Text, (model.name, model.licence, size, "–", model.source)))
+            table.add_row(*map(Text, (model.name, model.licence, size, "–", "–", model.source)))
     console = Console()
     if not console.is_terminal:
         console.width = 160

@@ -237,6 +237,11 @@ class LocalDriver:
             torch.use_deterministic_algorithms(True)
         torch.set_num_threads(o.update_threads)
         device = pick_device(o.device)
+        if o.offload_optimizer and torch.device(device).type == "cpu":
+            raise Refused(
+                f"offload_optimizer is for a device with its own memory; device: {o.device} is the CPU here: "
+                "leave it out"
+            )
         # The trainer's weights are float32 whatever the engine's are: a step of 1e-6 would vanish in
         # bfloat16.
         base = self._base
@@ -244,6 +249,13 @@ class LocalDriver:
             load(self.path, device, "float32", o.quantize) if base is None else base.policy(self.name)
         )
         refuse_without_template(self._policy.tokenizer, self.path)
+        if (o.max_len or 0) > (positions := self._policy.config.max_positions):
+            log.warning(
+                "policy %r has %d positions, so prompt and answer have at most these tokens; max_len is %d",
+                self.name,
+                positions,
+                o.max_len,
+            )
         if o.deterministic:
             network_of(self._policy.model)
         _refuse_foreign(self._policy, o)

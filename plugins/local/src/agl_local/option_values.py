@@ -38,7 +38,7 @@ def read_as(
     try:
         return msgspec.convert(values, kind)
     except msgspec.ValidationError as error:
-        raise OptionError(f"options of {driver}: {error}{_choices(kind, str(error))}") from error
+        raise OptionError(f"options of {driver}: {error}{_choices(kind, str(error), values)}") from error
 
 
 def _hint(name: str, names: list[str]) -> str:
@@ -51,12 +51,17 @@ def _hint(name: str, names: list[str]) -> str:
     return f". Did you mean {near!r}?" if near else f". Known here: {', '.join(names)}"
 
 
-def _choices(kind: type[Any], error: str) -> str:
-    """The values that the field takes which ``error`` names, if they are listed."""
+def _choices(kind: type[Any], error: str, given: Mapping[str, Any]) -> str:
+    """The values that the field takes which ``error`` names, if they are listed; else what to give in place
+    of the ``auto`` that other fields take.
+    """
     field = error.rpartition("$.")[2].rstrip("`")
     allowed = [one for one in get_args(get_type_hints(kind).get(field)) if one is not type(None)]
     values = get_args(allowed[0]) if len(allowed) == 1 else allowed
     listed = [one for one in values if isinstance(one, str)]
+    if not listed and given.get(field) == "auto":
+        default = next(one.default for one in msgspec.structs.fields(kind) if one.name == field)
+        return f"; it has no automatic choice: give a number, or leave it out for {default}"
     return f"; it takes {', '.join(listed)}" if listed else ""
 
 

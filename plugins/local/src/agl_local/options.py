@@ -139,8 +139,6 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
             )
         if self.engines > 1 and self.engine == "thread":
             raise ValueError(f"engines must be 1 with engine: thread, got {self.engines}")
-        if self.offload_optimizer and self.device == "cpu":
-            raise ValueError("offload_optimizer is for a device with its own memory: leave it out on a CPU")
         self._check_vllm()
         if self.dtype not in DTYPES:
             raise ValueError(f"dtype {self.dtype!r} is not one of {sorted(DTYPES)}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import re
 import shutil
@@ -288,8 +289,19 @@ def test_a_folder_is_used_as_it_is(place, policy, tmp_path):
     folder = save_policy(policy, tmp_path / "smollm2")
     assert fetch("smollm2").path == folder and not place.exists()
     (tmp_path / "empty").mkdir()
-    with pytest.raises(UsageError, match=r"config.json: a model folder needs this file"):
+    with pytest.raises(UsageError, match=r"config.json: a model folder needs this file$"):
         fetch("empty")
+
+
+def test_a_folder_with_another_form_of_a_model_says_what_to_give(place, tmp_path):
+    (tmp_path / "gg").mkdir()
+    write_policy(tmp_path / "gg/mine.gguf")
+    with pytest.raises(UsageError, match=r"needs this file; `agl policy fetch gg/mine.gguf` makes a model"):
+        fetch("gg")
+    (tmp_path / "ad").mkdir()
+    (tmp_path / "ad/adapter_config.json").write_text("{}")
+    with pytest.raises(UsageError, match=r"ad holds an adapter of LoRA: give adapter:ad, or .* fetch ad`"):
+        load_policy("ad")
 
 
 def test_an_unknown_name(place):
@@ -316,6 +328,15 @@ def test_list_names_what_is_known_and_what_is_there(agl, downloads):
     folder = fetch("tiny").path
     after = agl("list").stdout
     assert folder.name in after and "1 MB to fetch" not in after and "kB" in after
+    (one,) = json.loads(agl("list", "--json").stdout)["fetched"]
+    assert one["fetched"][:16].replace("T", " ") in after
+
+
+def test_what_the_list_shows_can_be_named(agl, place, tmp_path):
+    folder = fetch(write_policy(tmp_path / "mine.gguf")).path
+    (tmp_path / "mine.gguf").unlink()
+    for name in ("mine", folder.name):
+        assert agl("info", name).stdout.split()[:2] == ["folder", str(folder)]
 
 
 def test_clear_removes_only_what_was_fetched(agl, downloads, place, tmp_path):

@@ -93,8 +93,10 @@ def test_chats_over_max_len_are_left_out_whole_and_named() -> None:
     found = encode(tokenizer, chats, 60)
     assert (found.chats, len(found.samples), found.too_long) == (1, 1, ("made, row 2", "made, row 3"))
     assert found.trained == len(found.samples[0].trained)
-    with pytest.raises(ChatDataError, match="all 3 chats have more than 8 tokens"):
-        encode(tokenizer, chats, 8)
+    with pytest.raises(ChatDataError, match="than 8 tokens: raise max_len; the policy has 256 positions"):
+        encode(tokenizer, chats, 8, 256)
+    with pytest.raises(ChatDataError, match="all 3 chats have more than 8 tokens: more than the policy has"):
+        encode(tokenizer, chats, 8, 8)
 
 
 def test_a_chat_that_the_template_refuses_is_named() -> None:

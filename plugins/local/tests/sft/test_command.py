@@ -105,7 +105,11 @@ def test_rows_of_a_function(start, tmp_path, monkeypatch) -> None:
         (["--output", "train.jsonl"], "is a file"),
         (["--lr", "0"], "lr must be positive"),
         (["--freeze", "nothing"], "'nothing' matches no parameter"),
-        (["--max-len", "5"], "all 6 chats have more than 5 tokens"),
+        (["--max-len", "5"], "all 6 chats have more than 5 tokens: raise max_len; .* 256 positions"),
+        (["--data", "long.jsonl"], "all 1 chats have more than 256 tokens: more than the policy has"),
+        (["--lora", "100000"], "rank 100000 is above the shorter side of every matrix .at most 32, of model"),
+        (["--output", "start/tuned"], "start/tuned is in .*start, where training starts: name another"),
+        (["--lora", "2", "--output", "start"], "start is in .*start, where training starts"),
         (["--dtype", "bfloat16"], "needs lora"),
         (["--quantize", "int8"], "quantize int8 needs lora"),
         (["--lora", "2", "--quantize", "int4"], "quantize 'int4' is not one of int8, nf4"),
@@ -114,10 +118,12 @@ def test_rows_of_a_function(start, tmp_path, monkeypatch) -> None:
 )
 def test_what_is_refused_leaves_no_folder(start, tmp_path, line: list[str], problem: str) -> None:
     write(tmp_path / "bad.jsonl", [ROWS[0], chat("only a question")])
+    write(tmp_path / "long.jsonl", [chat("a" * 300, "b")])
     (tmp_path / "kept").mkdir()
     (tmp_path / "kept/notes.txt").write_text("mine")
     with pytest.raises(UsageError, match=problem):
         agl_sft(*line)
+    assert load_policy(start) and not (start / "tuned").exists()
     assert not (tmp_path / "out").exists() and (tmp_path / "kept/notes.txt").read_text() == "mine"
 
 
@@ -213,7 +219,12 @@ def test_an_adapter_is_trained_on_beside_the_same_weights(start, tmp_path, cache
     assert second["parent_sha256"] == first["parent_sha256"]
     config = json.loads((tmp_path / "out/more/adapter_config.json").read_text())
     assert config["base_model_name_or_path"] == str(start)
-    assert fetch(tmp_path / "out/more").path != fetch(tmp_path / "out/tuned").path
+    earlier, more = fetch(tmp_path / "out/tuned").path, fetch(tmp_path / "out/more").path
+    assert more != earlier
+    # In its own place: the newest of two merges has the name.
+    agl_sft("--policy", "out/tuned", "--output", "out/tuned", *again)
+    newest = fetch(tmp_path / "out/tuned").path
+    assert newest != earlier and fetch("start-tuned").path == newest and fetch(earlier.name).path == earlier
     with pytest.raises(UsageError, match="--lora is 3; the adapter in out/tuned has the rank 2"):
         agl_sft("--policy", "out/tuned", "--lora", "3")
 
@@ -237,6 +248,30 @@ def test_an_adapter_over_a_quantised_base_belongs_to_it(start, tmp_path, cache, 
     assert "was trained over a base in nf4; over one that is not quantised it makes another" in caplog.text
 
 
+@pytest.mark.plugins
+@pytest.mark.parametrize(
+    ("broken", "said"),
+    [
+        ("{", "not valid JSON"),
+        ("[]", "expected a JSON object"),
+        (None, "adapter_model.safetensors: there is no such file"),
+    ],
+)
+def test_a_broken_adapter_is_named_by_its_file(
+    start: Path, tmp_path: Path, cache: Path, broken: str | None, said: str
+) -> None:
+    (folder,) = agl_sft("--lora", "2", "--epochs", "1")
+    if broken is None:
+        (Path(folder) / "adapter_model.safetensors").unlink()
+    else:
+        (Path(folder) / "adapter_config.json").write_text(broken)
+    by_name = load_plugins().policies["adapter:"].fetch
+    for use in (fetch, by_name, lambda given: agl_sft("--policy", given, "--output", "o", "--lora", "2")):
+        with pytest.raises(UsageError, match=f"{folder}.*{said}") as refused:
+            use(folder)
+        assert "AGL_CACHE" not in str(refused.value)
+
+
 def test_an_adapter_does_not_join_other_weights(start, tmp_path, cache) -> None:
     (folder,) = agl_sft("--lora", "2", "--epochs", "1")
     agl_sft("--epochs", "1", "--output", "other")
@@ -251,7 +286,9 @@ def test_an_adapter_does_not_join_other_weights(start, tmp_path, cache) -> None:
         ({"modules_to_save": ["lm_head"]}, "modules_to_save is given"),
         ({"r": 3}, "of other layers or of another rank"),
         ({"target_modules": ["nowhere"]}, "'nowhere'"),
-        ({"r": None}, "r, lora_alpha and target_modules"),
+        ({"r": None}, f"{config}: r is not given: an adapter needs r, its rank"),
+        ({"lora_alpha": None}, f"{config}: lora_alpha is not given"),
+        ({"lora_alpha": "much"}, f"{config}: r, lora_alpha and target_modules: Expected `float`, got `str`"),
     ):
         config.write_text(json.dumps({**kept, **change}))
         with pytest.raises(UsageError, match=problem):

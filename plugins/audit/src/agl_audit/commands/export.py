@@ -16,7 +16,13 @@ from agentlightning.types import UsageError
 def register(app: typer.Typer) -> None:
     @app.command("export")
     def export(
-        what: Annotated[str, typer.Argument(metavar="RUN", help="A run's id or folder, or a model folder.")],
+        what: Annotated[
+            str,
+            typer.Argument(
+                metavar="RUN",
+                help="A run's id or folder, a model folder, a name of `agl policy list`, or adapter:FOLDER.",
+            ),
+        ],
         folder: Annotated[Path, typer.Argument(help="The new folder; of one prompt, also a new .txt file.")],
         step: Annotated[int | None, typer.Option(help="Take the checkpoint of this step.")] = None,
         best: Annotated[
@@ -43,8 +49,9 @@ def register(app: typer.Typer) -> None:
         """
         from agl_audit.exported_policy import export as copy_policy, find_best, holds_policy
         from agl_audit.exported_prompts import export_prompts, find_prompts
-        from agl_audit.policies import find_policy
+        from agl_audit.policies import find_policy, pretrained_or_same
 
+        what = pretrained_or_same(what)
         if best and step is not None:
             raise UsageError("give --best or --step, not both")
         if prompts and gguf is not None:

@@ -12,9 +12,8 @@ import typer
 
 from agentlightning.plugins.manager import load as load_plugins, pick
 from agentlightning.redaction import say
-from agentlightning.train.policies import fetch_pretrained
 from agentlightning.types import UsageError
-from agl_audit.policies import find_policy
+from agl_audit.policies import find_policy, pretrained_or_same
 
 INSTALL_VLLM = "vllm is not on PATH: install it (pip install vllm), or serve with --engine local"
 
@@ -60,6 +59,4 @@ def register(app: typer.Typer) -> None:
 
 def model_folder(what: str, *, step: int | None = None, name: str | None = None) -> Path:
     """Return the model folder of a run, a model folder itself, or that of a pretrained policy."""
-    if not Path(what).exists() and (fetched := fetch_pretrained(what, load_plugins())) is not None:
-        return fetched
-    return find_policy(what, step=step, name=name).folder.resolve()
+    return find_policy(pretrained_or_same(what), step=step, name=name).folder.resolve()

@@ -33,6 +33,10 @@ _POSITIONS = {"llama": 2048, "mistral": 131072}
 _THETA = {"smollm3": 2e6}
 
 
+ADAPTER = "adapter_config.json"
+"""The file that says that a folder holds matrices of LoRA, and what they belong to."""
+
+
 class ConfigError(ValueError):
     """A config.json lacks a key or holds a value that cannot be used; the text names both."""
 
@@ -109,7 +113,7 @@ class ModelConfig(NetworkShape):
             num_layers=_need(config, "num_hidden_layers"),
             num_heads=heads,
             num_kv_heads=int(config.get("num_key_value_heads") or heads),
-            head_dim=int(config.get("head_dim") or (128 if arch == "qwen3" else hidden // heads)),
+            head_dim=int(config.get("head_dim") or (128 if arch == "qwen3" else hidden // max(1, heads))),
             vocab_size=_need(config, "vocab_size"),
             rope_theta=_rope_theta(config, arch),
             rms_eps=float(config.get("rms_norm_eps", 1e-6)),
@@ -233,7 +237,7 @@ def read_json(path: Path, *, optional: bool = False) -> dict[str, Any]:
     if not path.exists():
         if optional:
             return {}
-        raise MissingFile(f"{path}: a model folder needs this file")
+        raise MissingFile(f"{path}: a model folder needs this file{_instead(path.parent)}")
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
@@ -241,3 +245,14 @@ def read_json(path: Path, *, optional: bool = False) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise ConfigError(f"{path}: expected a JSON object")
     return content
+
+
+def _instead(folder: Path) -> str:
+    """What to give in place of a folder that holds another form of a model."""
+    if (folder / ADAPTER).is_file():
+        return (
+            f"; {folder} holds an adapter of LoRA: give adapter:{folder}, or the folder that "
+            f"`agl policy fetch {folder}` makes"
+        )
+    file = next(iter(sorted(folder.glob("*.gguf"))), None)
+    return f"; `agl policy fetch {file}` makes a model folder of that file" if file else ""

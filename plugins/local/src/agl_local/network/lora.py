@@ -11,6 +11,7 @@ unless W is quantised or another policy's too (``policy.folder.state``, ``publis
 from __future__ import annotations
 
 import copy
+import logging
 import math
 from collections.abc import Iterable, Mapping
 
@@ -27,6 +28,7 @@ from agl_local.network.product import Matrix
 ALL = "all-linear"
 MATRICES = ("lora_A", "lora_B")
 """Names of the parameters of a layer that are trained."""
+_LOG = logging.getLogger(__name__)
 
 
 class LoraError(UsageError, ValueError):
@@ -107,6 +109,31 @@ def targets_of(model: LanguageModel, lora: Lora) -> list[str]:
     return [name for name in linear if name.rpartition(".")[2] in wanted]
 
 
+def check_rank(model: LanguageModel, lora: Lora) -> None:
+    """Warn of a rank above the shorter side of a matrix, where it can express no more than that side. Raises
+    :class:`LoraError` for one above those of all, and for targets that are not there.
+    """
+    sides: dict[str, int] = {}
+    for name in targets_of(model, lora):
+        layer = model.weights.get_submodule(name)
+        assert isinstance(layer, nn.Linear)
+        sides[name] = min(layer.in_features, layer.out_features)
+    least, most = min(sides, key=sides.__getitem__), max(sides, key=sides.__getitem__)
+    if lora.rank > sides[most]:
+        raise LoraError(
+            f"lora: rank {lora.rank} is above the shorter side of every matrix (at most {sides[most]}, of "
+            f"{most}), and can express no more than that side: give at most {sides[most]}"
+        )
+    if lora.rank > sides[least]:
+        _LOG.warning(
+            "lora: rank %d is above the shorter side of a matrix (%d, of %s): there it takes memory and can "
+            "express no more than that side",
+            lora.rank,
+            sides[least],
+            least,
+        )
+
+
 def adapt(model: LanguageModel, lora: Lora, seed: int) -> None:
     """Give the layers of ``lora`` their A, drawn by ``seed``, and B; nothing else is trained any more."""
     model.requires_grad_(False)
@@ -169,6 +196,9 @@ def lora_of(config: Mapping[str, object]) -> Lora:
         "alpha": config.get("lora_alpha"),
         "targets": config.get("target_modules"),
     }
+    if config.get("r") is None or config.get("lora_alpha") is None:
+        missing = "r" if config.get("r") is None else "lora_alpha"
+        raise LoraError(f"{missing} is not given: an adapter needs r, its rank, and lora_alpha, a number")
     try:
         return msgspec.convert(given, Lora)
     except msgspec.ValidationError as error:

@@ -2,14 +2,8 @@
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
-
-from agentlightning.types.base import ConfigError
 
 
 @dataclass(frozen=True)
@@ -45,46 +39,8 @@ MODELS: Mapping[str, NetworkShape] = {
     "Qwen2.5-1.5B": _qwen(1536, 8960, 28, (12, 2), 128, 151936),
     "Qwen2.5-3B": _qwen(2048, 11008, 36, (16, 2), 128, 151936),
     "Qwen2.5-7B": _qwen(3584, 18944, 28, (28, 4), 128, 152064),
-    "Llama-3.1-8B": NetworkShape(4096, 14336, 32, 32, 8, 128, 128256),
     "Qwen2.5-14B": _qwen(5120, 13824, 48, (40, 8), 128, 152064),
     "Qwen2.5-32B": _qwen(5120, 27648, 64, (40, 8), 128, 152064),
     "Qwen2.5-72B": _qwen(8192, 29568, 80, (64, 8), 128, 152064),
 }
-"""Shapes of the published models, from their config.json."""
-
-
-def read_shape(file: Path) -> NetworkShape:
-    """Read a Hugging Face ``config.json`` of a dense decoder. Raises :class:`ConfigError` with the key."""
-    try:
-        config = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ConfigError(f"{file}: not valid JSON: {error}") from error
-    if not isinstance(config, dict):
-        raise ConfigError(f"{file}: expected a JSON object")
-    experts = [
-        key for key in config if re.fullmatch(r"(num|n)_(local_|routed_)?experts", key) and config[key]
-    ]
-    if experts:
-        raise ConfigError(f"{file}: {experts[0]}: the formulas are those of dense models, without experts")
-    heads = _size(config, "num_attention_heads", file)
-    hidden = _size(config, "hidden_size", file)
-    kind = str(config.get("model_type", ""))
-    return NetworkShape(
-        hidden,
-        _size(config, "intermediate_size", file),
-        _size(config, "num_hidden_layers", file),
-        heads,
-        int(config.get("num_key_value_heads") or heads),
-        int(config.get("head_dim") or hidden // heads),
-        _size(config, "vocab_size", file),
-        tied=bool(config.get("tie_word_embeddings", False)),
-        qkv_bias=kind == "qwen2",
-        qk_norm=kind == "qwen3",
-    )
-
-
-def _size(config: Mapping[str, Any], key: str, file: Path) -> int:
-    value = config.get(key)
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise ConfigError(f"{file}: {key} = {value!r}: a number of at least 1 is needed")
-    return value
+"""Shapes of published models that have a forward of our own, from their config.json."""

@@ -16,11 +16,10 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 
-from agl_local.network.config import read_json
-from agl_local.network.lora import adapt, adapted, lora_of, matrices, peft_config
+from agl_local.network.config import ADAPTER, ConfigError, read_json
+from agl_local.network.lora import LoraError, adapt, adapted, lora_of, matrices, peft_config
 from agl_local.network.model import LanguageModel
 from agl_local.network.quantized import Kind
-from agl_local.policy.files import ADAPTER
 from agl_local.policy.folder import Policy
 from agl_local.policy.weights import StateError, not_finite
 
@@ -78,7 +77,7 @@ def base_of(folder: Path) -> str:
     """Return what the adapter in ``folder`` says that it belongs to: a model's name or folder. Raises
     StateError if it says nothing.
     """
-    base = read_json(folder / ADAPTER).get("base_model_name_or_path")
+    base = _settings(folder).get("base_model_name_or_path")
     if not isinstance(base, str) or not base:
         raise StateError(f"{folder / ADAPTER} names no model: base_model_name_or_path is {base!r}")
     return base
@@ -91,11 +90,14 @@ def add_adapter(policy: Policy, folder: Path, digest: str) -> None:
     an adapter that does not fit, and StateError for one that was trained beside other weights; says where
     they were quantised otherwise.
     """
-    config, (facts, targets) = read_json(folder / ADAPTER), _written(folder)
+    config, (facts, targets) = _settings(folder), _written(folder)
     wanted, kind, mine = facts.get(_BASE_SHA256, ""), facts.get(_BASE_KIND), policy.model.base_kind
     if config.get("target_modules") is None:  # its writer leaves it to the matrices
         config["target_modules"] = targets
-    lora = lora_of(config)
+    try:
+        lora = lora_of(config)
+    except LoraError as error:
+        raise LoraError(f"{folder / ADAPTER}: {error}") from None
     if wanted and wanted != digest:
         raise StateError(
             f"the adapter in {folder} was trained beside weights with the sha256 {wanted[:12]}…; those of "
@@ -121,10 +123,20 @@ def base_kind(folder: Path) -> Kind | None:
     return cast("Kind | None", kind)
 
 
+def _settings(folder: Path) -> dict[str, Any]:
+    """Return what an adapter's configuration says. Raises StateError for a file that says nothing."""
+    try:
+        return read_json(folder / ADAPTER)
+    except ConfigError as error:
+        raise StateError(str(error)) from None
+
+
 def _written(folder: Path) -> tuple[dict[str, str], list[str]]:
     """Return what an adapter's file says of the weights that it was trained beside, and the names of the
-    linear layers that it has matrices of.
+    linear layers that it has matrices of. Raises StateError without the file.
     """
+    if not (folder / _WEIGHTS).is_file():
+        raise StateError(f"{folder / _WEIGHTS}: there is no such file; an adapter has its matrices in it")
     try:
         with safe_open(folder / _WEIGHTS, framework="pt") as content:
             names = content.keys()

@@ -13,6 +13,7 @@ import re
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import datetime
 from pathlib import Path
 
 import msgspec
@@ -54,6 +55,11 @@ class CachedPolicy(msgspec.Struct, frozen=True):
     """It was put there just now."""
 
     @property
+    def fetched(self) -> datetime:
+        """Return when it was put there."""
+        return datetime.fromtimestamp((self.path / _MARKER).stat().st_mtime)
+
+    @property
     def bytes(self) -> int:
         """Return the size of its files."""
         return sum(file.stat().st_size for file in self.path.rglob("*") if file.is_file())
@@ -87,6 +93,12 @@ def cached_policies() -> list[CachedPolicy]:
 def read_cached(folder: Path) -> CachedPolicy | None:
     """Return the policy in ``folder``; ``None`` if it is not in the cache."""
     return next((policy for policy in cached_policies() if policy.path == folder), None)
+
+
+def cached_as(name: str) -> CachedPolicy | None:
+    """Return the newest policy in the cache that has this name, or whose folder has."""
+    named = [one for one in cached_policies() if name in (one.origin.name, one.path.name)]
+    return max(named, key=lambda one: one.fetched, default=None)
 
 
 def add_policy(folder: Path, fill: Callable[[Path], ModelOrigin]) -> CachedPolicy:

@@ -27,6 +27,7 @@ from agl_local.policy.cache import (
     FetchError,
     ModelOrigin,
     add_policy,
+    cached_as,
     folder_of,
     locked,
     read_cached,
@@ -62,8 +63,9 @@ def fetch(given: str | Path) -> CachedPolicy:
     """Return the policy ``given`` as a folder in Hugging Face layout, downloaded and converted if need be.
 
     ``given``: a model folder (returned as it is), a folder with an adapter of LoRA, a ``.gguf`` file,
-    ``tiny``, a name of the catalogue, or ``owner/name`` or ``owner/name:file.gguf`` of the Hugging Face hub,
-    also after ``hub:``. Progress goes to stderr. Raise a :class:`UsageError` if it cannot be fetched.
+    ``tiny``, a name of the catalogue, ``owner/name`` or ``owner/name:file.gguf`` of the Hugging Face hub,
+    also after ``hub:``, or the name of a model that was fetched (of several the newest). Progress goes to
+    stderr. Raise a :class:`UsageError` if it cannot be fetched.
     """
     path, name = Path(given).expanduser(), str(given).removeprefix("hub:")
     try:
@@ -78,12 +80,14 @@ def fetch(given: str | Path) -> CachedPolicy:
             return _of_folder(tiny_policy())
         if hub is not None:
             return from_hub(hub)
+        if (fetched := cached_as(name)) is not None:
+            return fetched
     except OSError as error:
         if isinstance(error, UsageError):
             raise
-        raise FetchError(
-            f"{given}: {error}; the environment variable AGL_CACHE names another place for fetched models"
-        ) from error
+        place = "; the environment variable AGL_CACHE names another place for fetched models"
+        read = error.filename is not None and Path(error.filename).is_relative_to(path.absolute())
+        raise FetchError(f"{given}: {error}{'' if read else place}") from error
     near = nearest(name, [TINY, *CATALOGUE])
     hint = f" Did you mean {near!r}?" if near else ""
     known = ", ".join([TINY, *CATALOGUE])
@@ -110,7 +114,7 @@ def _of_adapter(path: Path) -> CachedPolicy:
     from agl_local.policy.adapters import FILES, add_adapter, base_kind, base_of
     from agl_local.policy.folder import load_policy, save_policy, stored_fingerprint
 
-    base = fetch(base_of(path))
+    kind, base = base_kind(path), fetch(base_of(path))
     sha256 = hashlib.sha256("".join(sha256_of(path / name) for name in sorted(FILES)).encode()).hexdigest()
     name = f"{base.origin.name}-{path.name}"
     folder = folder_of(name, sha256, FORMAT)
@@ -123,7 +127,7 @@ def _of_adapter(path: Path) -> CachedPolicy:
         )
 
         def fill(draft: Path) -> ModelOrigin:
-            policy = load_policy(base.path, quantize=base_kind(path))
+            policy = load_policy(base.path, quantize=kind)
             add_adapter(policy, path, stored_fingerprint(base.path))
             save_policy(policy, draft)
             return origin

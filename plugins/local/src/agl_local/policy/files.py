@@ -13,8 +13,8 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-ADAPTER = "adapter_config.json"
-"""The file that says that a folder holds matrices of LoRA, and what they belong to."""
+from agl_local.network.config import ADAPTER
+
 _MARK = ".unfinished-"
 _OLD = "old-"
 

@@ -96,9 +96,9 @@ def chats_of(rows: Iterable[Any], source: str) -> ChatSet:
     return ChatSet(chats, source, hashlib.sha256(text.encode()).hexdigest())
 
 
-def encode(tokenizer: ChatTokenizer, chats: Sequence[Chat], max_len: int) -> EncodedChats:
+def encode(tokenizer: ChatTokenizer, chats: Sequence[Chat], max_len: int, positions: int = 0) -> EncodedChats:
     """Encode chats as the engine would see them. Raise :class:`ChatDataError` for a chat that the template
-    refuses, and if none is left to train on.
+    refuses, and if none is left to train on; up to ``positions`` of the policy ``max_len`` could be raised.
     """
     samples: list[ChatSample] = []
     beginnings: list[str] = []
@@ -114,9 +114,12 @@ def encode(tokenizer: ChatTokenizer, chats: Sequence[Chat], max_len: int) -> Enc
             samples += encoded
             beginnings += [json.dumps(chat.messages[0], sort_keys=True)] * len(encoded)
     if not samples:
+        remedy = "more than the policy has positions for; give shorter ones"
+        if max_len < positions:
+            remedy = f"raise max_len; the policy has {positions} positions"
         raise ChatDataError(
             f"{chats[0].place if chats else 'no chats'}: all {len(chats)} chats have more than {max_len} "
-            "tokens; raise max_len"
+            f"tokens: {remedy}"
         )
     return EncodedChats(tuple(samples), len(chats) - len(too_long), tuple(beginnings), tuple(too_long))
 

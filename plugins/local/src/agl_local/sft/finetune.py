@@ -16,7 +16,7 @@ from typing import get_args
 import torch
 
 from agentlightning.types import UsageError
-from agl_local.network.lora import Lora, adapt, adapted
+from agl_local.network.lora import Lora, adapt, adapted, check_rank
 from agl_local.network.model import LanguageModel
 from agl_local.network.quantized import Kind
 from agl_local.policy.folder import DTYPES, Policy
@@ -152,10 +152,11 @@ def finetune(
     :class:`~agl_local.training.freeze.FreezeError` or :class:`~agl_local.network.lora.LoraError` before
     anything is trained, and :class:`NotFinite` where the numbers of the training were not finite.
     """
-    max_len = longest(policy, settings)
-    data = encode(policy.tokenizer, chats, max_len)
-    held_out = encode(policy.tokenizer, val, max_len) if val else None
+    max_len, positions = longest(policy, settings), policy.config.max_positions
+    data = encode(policy.tokenizer, chats, max_len, positions)
+    held_out = encode(policy.tokenizer, val, max_len, positions) if val else None
     if settings.lora is not None and not adapted(policy.model):
+        check_rank(policy.model, settings.lora)
         adapt(policy.model, settings.lora, settings.seed)
     with frozen(policy.model, settings.freeze):
         return _Finetuning(policy.model, data, held_out, settings, progress, validated, workers).run()

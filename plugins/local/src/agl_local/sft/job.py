@@ -10,7 +10,7 @@ import os
 import pkgutil
 import resource
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -88,6 +88,7 @@ def run(
     goes_on = settings.lora is not None and is_adapter(given)
     base = base_of(given) if goes_on else str(policy)
     found = first_use(base)
+    _refuse_inside(target, (given, found.path), found.path if settings.lora is not None else None)
     device = pick_device(settings.device)
     if settings.quantize is None:
         start = load(found.path, "cpu", "float32")
@@ -130,6 +131,16 @@ def run(
         "threads": threads,
         "peak_mb": round(_peak_mb(), 1),
     }
+
+
+def _refuse_inside(target: Path, starts: Sequence[Path], base: Path | None) -> None:
+    """Raise SftSettingsError for an output inside a folder that training starts from, or in place of the
+    ``base`` to which an adapter would belong.
+    """
+    where = target.resolve()
+    for start in (one.resolve() for one in starts if one.is_dir()):
+        if start in where.parents or (base is not None and where == start == base.resolve()):
+            raise SftSettingsError(f"--output: {target} is in {start}, where training starts: name another")
 
 
 def say_left_out(report: SftReport, console: Console) -> None:

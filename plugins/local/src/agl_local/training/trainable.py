@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from agl_local.network.lora import Lora, adapt, targets_of
+from agl_local.network.lora import Lora, adapt, check_rank
 from agl_local.network.model import LanguageModel
 from agl_local.network.quantized import Kind
 from agl_local.policy.folder import fingerprint
@@ -36,7 +36,7 @@ class Trainable:
         """Freeze what ``patterns`` name; adapters come with :meth:`adapt`. Raises FreezeError, LoraError."""
         if lora is None:
             return cls(tuple(freeze(model, patterns)))
-        targets_of(model, lora)
+        check_rank(model, lora)
         return cls(lora=lora, base=fingerprint(model), quantize=model.base_kind)
 
     def adapt(self, model: LanguageModel, seed: int) -> None:
