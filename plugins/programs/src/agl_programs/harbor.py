@@ -31,6 +31,7 @@ from typing import Any
 import agentlightning as agl
 from agentlightning.types import LLM, UsageError
 from agl_programs.sandbox.box import Sandbox, SandboxResult
+from agl_programs.sandbox.bubblewrap import PREFIXES
 
 Task = dict[str, Any]
 TESTS, LOGS, SOLUTION = "/tests", "/logs", "/solution"
@@ -97,6 +98,8 @@ class HarborTask:
         for path in self.places:
             if PurePosixPath(path).parts[1] in _TAKEN:
                 raise self.refused(f"it writes to {path}, where a sandbox has the files of this machine")
+            if any(PurePosixPath(path).is_relative_to(prefix) for prefix in PREFIXES):
+                raise self.refused(f"it writes to {path}, where the Python of this machine lies")
 
     @cached_property
     def config(self) -> dict[str, Any]:
