@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from agl_programs.harbor import NotGraded, play, tasks, trial
+from agl_programs.sandbox import bubblewrap
 from agl_testing import ScriptedModelServer, tool_call
 from contract.running import rolled_out
 from contract.turn_limit import TurnLimit
@@ -93,6 +95,35 @@ async def test_what_an_agent_leaves_behind_forges_no_reward(bwrap: None, made: M
         await one.run(f"{leave}; mkdir /logs /tests; (sleep 1; echo 1 > /logs/verifier/reward.txt) & true")
         with pytest.raises(NotGraded, match=r"the tests wrote no /logs/verifier/reward\.txt \(status 0"):
             await one.grade()
+
+
+async def test_the_tests_find_what_an_agent_left_in_tmp(bwrap: None, made: Made) -> None:
+    [task] = tasks(str(made(tests__test_sh="#!/bin/sh\ncat /tmp/x/total > /logs/verifier/reward.txt\n")))
+    async with trial(task) as one, trial(task) as other:
+        assert (await one.run("mkdir /tmp/x; echo 0.5 > /tmp/x/total")).ok
+        assert (await one.run("cat /tmp/x/total")).stdout == "0.5\n"
+        assert await one.grade() == {"reward": 0.5}
+        with pytest.raises(NotGraded):
+            await other.grade()
+
+
+@pytest.mark.skipif(not bubblewrap.PREFIXES, reason="this Python lies in /usr")
+async def test_a_working_folder_above_this_python_leaves_it_where_it_is(bwrap: None, made: Made) -> None:
+    python = bubblewrap.PREFIXES[0]
+    above, below = Path(*Path(python).parts[:2]), f"{python}/work"
+    if str(above) in ("/tmp", python):
+        pytest.skip("no folder above this Python can be a working folder")
+    test = "#!/bin/sh\nls > /logs/verifier/files; cat total > /logs/verifier/reward.txt\n"
+    docker = f"FROM x\nWORKDIR {above}\nRUN echo 1 > total\n"
+    [task] = tasks(str(made(tests__test_sh=test, environment__Dockerfile_=docker)))
+    async with trial(task) as one:
+        found = await one.run(["python3", "-c", "import json, sys; print(sys.base_prefix)"])
+        assert (found.stdout, found.stderr) == (f"{sys.base_prefix}\n", "")
+        first = Path(*Path(python).parts[:3])  # of what bubblewrap mounts on in the working folder
+        assert "busy" in (await one.run(f"mv {first} {above}/away && ln -s /etc {first}")).stderr
+        assert await one.grade() == {"reward": 1.0}
+    with pytest.raises(UsageError, match=f"it writes to {below}, where the Python of this machine lies"):
+        tasks(str(made(environment__Dockerfile_=f"FROM x\nWORKDIR {below}\n")))
 
 
 async def test_files_keep_their_right_to_be_executed(bwrap: None, made: Made) -> None:

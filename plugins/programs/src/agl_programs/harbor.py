@@ -42,6 +42,7 @@ from agentlightning.types import LLM, UsageError
 from agl_programs import dockerfile
 from agl_programs.sandbox import bubblewrap
 from agl_programs.sandbox.box import Sandbox, SandboxResult
+from agl_programs.sandbox.bubblewrap import PREFIXES
 
 _LOG = logging.getLogger(__name__)
 Task = dict[str, Any]
@@ -190,6 +191,8 @@ class HarborTask:
         for path in self.places:
             if PurePosixPath(path).parts[1] in _TAKEN:
                 raise self.refused(f"it writes to {path}, where a sandbox has the files of this machine")
+            if any(PurePosixPath(path).is_relative_to(prefix) for prefix in PREFIXES):
+                raise self.refused(f"it writes to {path}, where the Python of this machine lies")
 
     @cached_property
     def config(self) -> TaskConfig:

@@ -164,7 +164,7 @@ def folders_of_the_run(facts: Facts) -> str | None:
 @escape
 def other_rollouts(facts: Facts) -> str | None:
     found = [str(one) for one in Path("/tmp").glob("agl-*")] + [
-        one for one in os.listdir(Path(facts["other"]).parent) if one.startswith("agl-sandbox-")
+        one for one in os.listdir(Path(facts["other"]).parent.parent) if one.startswith("agl-sandbox-")
     ]
     return ", ".join(found) or None
 
@@ -649,6 +649,56 @@ def disk_many_files(facts: Facts) -> str | None:
 
 
 @escape
+def disk_without_names(facts: Facts) -> str | None:
+    """Files that no folder shows, because they were removed while they were open."""
+    return _descriptors(facts, [os.open(f"f{number}", os.O_RDWR | os.O_CREAT) for number in range(40)])
+
+
+@escape
+def disk_without_names_in_tmp(facts: Facts) -> str | None:
+    os.chdir("/tmp")
+    return disk_without_names(facts)
+
+
+@escape
+def disk_in_a_closed_folder(facts: Facts) -> str | None:
+    """Files in folders that their owner may not list, nor enter."""
+    os.makedirs("outer/inner")
+    files = [os.open(f"outer/inner/f{number}", os.O_RDWR | os.O_CREAT) for number in range(40)]
+    os.chmod("outer/inner", 0o300)
+    os.chmod("outer", 0)
+    return _descriptors(facts, files, remove=False)
+
+
+@escape
+def disk_of_a_hidden_process(facts: Facts) -> str | None:
+    """A process that says it is not to be looked into, or whose program may not be read."""
+    LIBC.prctl(4, 0, 0, 0, 0)  # PR_SET_DUMPABLE
+    if not os.environ.get("AGAIN"):
+        Path("python").write_bytes(Path(sys.executable).read_bytes())
+        os.chmod("python", 0o111)
+        library = os.path.join(os.path.dirname(os.path.dirname(sys.executable)), "lib")
+        again = {
+            **os.environ,
+            "AGAIN": "1",
+            "PYTHONHOME": os.path.dirname(library),
+            "LD_LIBRARY_PATH": library,
+        }
+        os.execve("python", ["python", "-B", *sys.argv], again)
+    return disk_without_names(facts)
+
+
+@escape
+def disk_of_a_thread(facts: Facts) -> str | None:
+    """Open files of a process whose first thread has ended."""
+    import threading
+
+    threading.Thread(target=lambda: print(json.dumps(disk_without_names(facts)), flush=True)).start()
+    LIBC.pthread_exit(None)
+    return None
+
+
+@escape
 def disk_of_the_system(facts: Facts) -> str | None:
     for folder in (
         "/tmp",
@@ -768,6 +818,18 @@ def _fill(facts: Facts, files: Iterator[str], each: int | None = None) -> str | 
         except OSError:
             continue
     time.sleep(1)
+    return f"{written:,} bytes" if written > 2 * facts["disk"] else None
+
+
+def _descriptors(facts: Facts, files: list[int], remove: bool = True) -> str | None:
+    """Fill files by their descriptors alone."""
+    for number in range(len(files) if remove else 0):
+        os.unlink(f"f{number}")
+    written = 0
+    for file in files:
+        for _ in range(facts["disk"] >> 21):
+            written += os.write(file, bytes(1 << 20))
+        time.sleep(0.1)
     return f"{written:,} bytes" if written > 2 * facts["disk"] else None
 
 

@@ -33,6 +33,8 @@ LIMITS: dict[str, Any] = {
 }  # fmt: skip
 ENDED = {
     "memory_of_many": "memory", "shared_memory": "memory", "disk_many_files": "disk",
+    "disk_without_names": "disk", "disk_without_names_in_tmp": "disk", "disk_in_a_closed_folder": "disk",
+    "disk_of_a_hidden_process": "disk", "disk_of_a_thread": "disk",
     "many_empty_files": "disk", "many_empty_files_in_memory": "disk",
     "endless": "seconds", "processor_time": "cpu",
 }  # fmt: skip
@@ -122,7 +124,7 @@ async def attempt(name: str, facts: dict[str, Any]) -> tuple[str | None, int, st
         way = reached.get("way") or _outside(name, facts, result, box)
         if (
             name.startswith("disk")
-            and (size := watch.size_of(folder, 1 << 40, 1 << 30)) > 32 * LIMITS["disk"]
+            and (size := watch.size_of([folder], 1 << 40, 1 << 30)) > 32 * LIMITS["disk"]
         ):
             way = way or f"{size:,} bytes in the folder"
     if folder.exists():

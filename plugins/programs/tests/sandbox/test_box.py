@@ -8,13 +8,15 @@ import os
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
-from agl_programs.sandbox import bubblewrap, files
+from agl_programs.sandbox import bubblewrap, files, watch
 from agl_programs.sandbox.box import OUTPUT_BYTES, Sandbox
+from agl_programs.sandbox.run import NotStarted
 
 from agentlightning.types import UsageError
 from plugins.programs.tests.sandbox import run as trial
@@ -27,7 +29,7 @@ FOUND_OUTSIDE = (
 )  # fmt: skip
 USUAL = (
     "loopback", "abstract_socket", "files_of_the_run", "links_out", "open_files", "other_processes",
-    "daemons", "new_namespaces", "memory_of_many",
+    "daemons", "new_namespaces", "memory_of_many", "disk_without_names", "disk_in_a_closed_folder",
 )  # fmt: skip
 """Ways that are tried each time; the others are slow tests."""
 
@@ -108,6 +110,90 @@ async def test_the_limit_of_processor_time_is_named(bwrap: None) -> None:
 def test_what_it_is_to_read_must_be_there(bwrap: None, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"sandbox\.read: there is no .*nowhere"):
         Sandbox(read=[str(tmp_path / "nowhere")])
+
+
+@pytest.mark.parametrize("root", ["/", "//", "/usr/..", "/proc/self/root"])
+def test_it_does_not_read_the_whole_machine(bwrap: None, root: str) -> None:
+    with pytest.raises(UsageError, match=r"sandbox\.read: .* is the root of this machine.*: name the files"):
+        Sandbox(read=[root])
+
+
+async def test_a_sandbox_that_does_not_start_gives_no_result(
+    bwrap: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = bubblewrap._told
+    monkeypatch.setattr(bubblewrap, "_told", lambda *given: {**told(*given), "folder": "/nowhere"})
+    with pytest.raises(
+        NotStarted, match=r"did not start, so its command never ran: Traceback(.|\n)*/nowhere"
+    ):
+        await Sandbox().run("true")
+    monkeypatch.undo()
+    async with Sandbox() as box:
+        box.add_folder("there")
+        box.places = {"/there/is": "there"}
+        assert (await box.run("pwd")).stdout == "/there/is\n"
+        box.places = {"/there/is": "nowhere"}
+        with pytest.raises(NotStarted, match="never ran: bwrap: Can't find source path"):
+            await box.run("true")
+
+
+async def test_commands_of_a_block_share_tmp_and_others_do_not(bwrap: None) -> None:
+    python = sorted({Path(one).parts[2] for one in bubblewrap.PREFIXES if one.startswith("/tmp/")})
+    async with Sandbox(disk="20MB") as box, Sandbox() as other:
+        await box.run("echo mine > /tmp/a; echo more > ~/b; ln -s /etc /tmp/etc")
+        assert (await box.run("cat /tmp/a ~/b; stat -c %a /tmp; ls /sandbox")).stdout == "mine\nmore\n1777\n"
+        assert (await other.run("ls /tmp")).stdout.split() == sorted(["home", *python])
+        tmp = box._tmp
+        assert (
+            tmp is not None and (tmp / "a").read_text() == "mine\n" and tmp.parent.stat().st_mode & 0o77 == 0
+        )
+        result = await box.run("for i in 1 2 3 4; do head -c 10M /dev/zero > /tmp/$i; done; sleep 60")
+        assert result.ended == "disk"
+    assert not tmp.exists() and not tmp.parent.exists()
+
+
+async def test_processes_of_the_machine_are_not_counted(bwrap: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before a sandbox stands, its first process sees those of the machine."""
+    monkeypatch.setattr(watch, "INTERVAL", 0.0005)
+    found = [(await Sandbox(processes=2).run("true")).ended for _ in range(20)]
+    assert found == [""] * 20
+
+
+async def test_its_input_is_not_counted_as_its_disk(bwrap: None) -> None:
+    result = await Sandbox(disk="2MB").run("sleep 0.3; wc -c", stdin="x" * 8_000_000)
+    assert (result.stdout, result.ended) == ("8000000\n", "")
+
+
+async def test_no_command_moves_what_the_next_ones_mounts_come_from(bwrap: None, tmp_path: Path) -> None:
+    """bubblewrap follows links: a link in a place of a sandbox would lead to the files of this machine."""
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "secret").write_text("word")
+    async with Sandbox() as box:
+        for name in ("root-app", "root-app/deep", "root-app/deep/sub"):
+            box.add_folder(name)
+        box.places = {"/app/deep/sub": "root-app/deep/sub", "/app": "root-app"}
+        for path in (
+            "/sandbox/root-app",
+            "/sandbox/root-app/deep",
+            "/sandbox/root-app/deep/sub",
+            "/app/deep/sub",
+        ):
+            moved = await box.run(f"cd /; mv {path} {path}-away && ln -s {tmp_path} {path}")
+            assert moved.status != 0, path
+            assert "secret" not in (await box.run("ls -R /app /sandbox")).stdout, path
+
+
+async def test_no_command_moves_what_the_next_ones_mounts_go_to(bwrap: None) -> None:
+    """bubblewrap makes the folders that it mounts on, and follows links to them: as root, anywhere."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as given:
+        data = Path(given) / "some" / "data"
+        data.mkdir(parents=True)
+        (data / "shown").write_text("word")
+        Path(given).chmod(0o755)
+        async with Sandbox(read=[str(data)]) as box:
+            for _ in range(2):
+                found = await box.run(f"cat {data}/shown; mv {given} /tmp/x; echo x > {given}/y")
+                assert found.stdout == "word" and "busy" in found.stderr and "Read-only" in found.stderr
 
 
 async def test_it_reads_what_it_is_told_to_and_writes_none_of_it(bwrap: None, tmp_path: Path) -> None:

@@ -54,7 +54,7 @@ class SandboxResult:
 class Sandbox:
     """Runs commands that are not trusted. ``limits``: the fields of :class:`.SandboxSection`.
 
-    In a block of ``async with``, all commands share one folder, which is removed at its end. Raise
+    In a block of ``async with``, all commands share one folder and one ``/tmp``, removed at its end. Raise
     :class:`.UsageError` for a limit that is none, and where this machine cannot make a sandbox: nothing is
     ever run without one.
     """
@@ -77,6 +77,7 @@ class Sandbox:
             engine.found(self.section)
         self._user: int | None = None
         self._folder: Path | None = None
+        self._tmp: Path | None = None
 
     async def __aenter__(self) -> Sandbox:
         self._open()
@@ -85,9 +86,9 @@ class Sandbox:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        folder, self._folder = self._folder, None
+        folder, self._folder, self._tmp = self._folder, None, None
         if folder is not None:
-            await in_thread(files.remove, folder)
+            await in_thread(files.remove, folder.parent)
 
     async def run(
         self,
@@ -98,9 +99,10 @@ class Sandbox:
         env: Mapping[str, str] | None = None,
     ) -> SandboxResult:
         """Run a command: a list of words, or a line for ``/bin/sh``. ``files``: path in the folder → content,
-        written before. ``env``: its variables beside ``PATH``, ``HOME`` and the like.
+        written before. ``env``: its variables beside ``PATH``, ``HOME`` and the like. Raise
+        :class:`.NotStarted` if the sandbox could not be made: then the command has no result.
         """
-        if self._folder is None:
+        if self._folder is None or self._tmp is None:
             async with type(self)(**self.section.model_dump()) as alone:
                 return await alone.run(command, files=files, stdin=stdin, env=env)
         for name, content in (files or {}).items():
@@ -114,12 +116,12 @@ class Sandbox:
             readable = bubblewrap.readable(self.section.read, Path.cwd())
             end = await run(
                 self.section, words, variables, self._folder, self._user,
-                stdin=stdin, output_bytes=OUTPUT_BYTES, read=readable, places=self.places,
+                stdin=stdin, output_bytes=OUTPUT_BYTES, read=readable, places=self.places, tmp=self._tmp,
             )  # fmt: skip
         else:
             end = await engine.run(
                 self.section, words, env or {}, self._folder,
-                stdin=stdin, output_bytes=OUTPUT_BYTES, places=self.places,
+                stdin=stdin, output_bytes=OUTPUT_BYTES, places=self.places, tmp=self._tmp,
             )  # fmt: skip
         child = end.child
         return SandboxResult(
@@ -145,7 +147,7 @@ class Sandbox:
         if self._folder is not None:
             raise RuntimeError("this sandbox is open already: make one for each block")
         self._user = bubblewrap.new_user() if self.section.image is None else None
-        self._folder = files.new_folder(self._user)
+        self._folder, self._tmp = files.new_folders(self._user)
 
     def _opened(self) -> Path:
         if self._folder is None:

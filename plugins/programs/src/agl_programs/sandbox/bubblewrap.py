@@ -1,9 +1,12 @@
 """The command line of bubblewrap (``bwrap``), which makes the namespaces of a sandbox.
 
 Inside there are: ``/usr`` and what belongs to it, the parts of ``/etc`` that programs need, this Python, and
-what ``read`` names, all read-only; the sandbox's folder at :data:`FOLDER`, and a ``/tmp`` in memory, both
-writable. Everything else of the file system does not exist there. It has processes, a host name, shared
+what ``read`` names, all read-only; the sandbox's folder at :data:`FOLDER`, and a ``/tmp``, both writable.
+Everything else of the file system does not exist there. It has processes, a host name, shared
 memory and, unless told otherwise, a network of its own.
+
+Invariant: no command moves what the next one's mounts go to or come from. bubblewrap follows links, so each
+step of such a path that lies in a writable folder is a mount itself, which cannot be renamed or removed.
 
 As root, the command becomes a user that nothing else on this machine is: the limit on processes does not bind
 root, and a file that only root may read stays closed. Otherwise a user namespace does this.
@@ -19,7 +22,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from agentlightning.types import UsageError
@@ -35,10 +38,11 @@ _ETC = (
     "localtime", "magic", "mime.types", "perl", "pki", "protocols", "python3", "python3.11", "services",
     "ssl", "terminfo", "timezone", "java-17-openjdk", "crypto-policies",
 )  # fmt: skip
-_NEEDED_CAPABILITIES = (1 << 21) | (1 << 7) | (1 << 6) | 1
-"""CAP_SYS_ADMIN, CAP_SETUID, CAP_SETGID, CAP_CHOWN."""
+_NEEDED_CAPABILITIES = (1 << 21) | (1 << 19) | (1 << 7) | (1 << 6) | (1 << 1) | 1
+"""CAP_SYS_ADMIN, CAP_SYS_PTRACE, CAP_SETUID, CAP_SETGID, CAP_DAC_OVERRIDE, CAP_CHOWN. Without the second and
+the fifth, it could not look at what another user's processes and folders use."""
 _USERS = 10_000
-_PREFIXES = tuple(
+PREFIXES = tuple(
     prefix for prefix in dict.fromkeys((sys.base_prefix, sys.prefix)) if not f"{prefix}/".startswith("/usr/")
 )
 """This Python and its packages, where they are not in ``/usr``."""
@@ -73,11 +77,16 @@ def check() -> None:
 
 def readable(paths: Iterable[str], folder: Path) -> list[str]:
     """Return the whole paths of what a sandbox may read beside the system; those that are relative begin at
-    ``folder``. Raise :class:`.UsageError` for one that is not there.
+    ``folder``. Raise :class:`.UsageError` for one that is not there, and for the root of the machine.
     """
-    found = [folder / Path(path).expanduser() for path in paths]
+    found = [Path(os.path.normpath(folder / Path(path).expanduser())) for path in paths]
     if missing := [str(path) for path in found if not path.exists()]:
         raise UsageError(f"sandbox.read: there is no {', '.join(missing)}")
+    if whole := [str(path) for path in found if path.resolve() == Path("/")]:
+        raise UsageError(
+            f"sandbox.read: {whole[0]} is the root of this machine, which no sandbox may read: name the "
+            "files and folders that the command needs"
+        )
     return list(map(str, found))
 
 
@@ -156,11 +165,16 @@ def words(
     ports: Sequence[int],
     read: Sequence[str],
     places: Mapping[str, str],
+    tmp: Path | None,
 ) -> list[str]:
     """Return the words that run ``command``. ``files``: path inside → descriptor of its content; the other
     descriptors are those of the filter, of bubblewrap's report, and of the socket for ``ports``. ``places``:
-    path inside → folder of ``folder`` that stands there; commands start in the first.
+    path inside → folder of ``folder`` that stands there; commands start in the first. ``tmp``: the folder of
+    ``/tmp``; none: it is memory.
     """
+    outside = [*PREFIXES, *read]
+    late = [prefix for prefix in PREFIXES if _below(prefix, places)]
+    early, later = _held(outside, [] if tmp is None else ["/tmp"]), _held(late, list(places))
     return [
         executable(),
         "--unshare-ipc", "--unshare-pid", "--unshare-uts", "--unshare-cgroup-try",
@@ -168,18 +182,20 @@ def words(
         "--hostname", "sandbox", "--new-session", "--die-with-parent",
         *_rights(user),
         "--seccomp", str(filter_fd), "--info-fd", str(info_fd),
-        "--perms", "1777", "--size", str(int(section.disk)), "--tmpfs", "/tmp",  # Python may lie in it
-        *_folders([*_PREFIXES, "/etc/x"]),
-        *_system(),
+        *_tmp(section, tmp), *_holding(early),  # Python may lie in it
+        *_folders([*PREFIXES, "/etc/x"]),
+        *_system(), *_read_only(PREFIXES),
         "--proc", "/proc", "--dev", "/dev",
         "--perms", "1777", "--size", str(SHARED_MEMORY), "--tmpfs", "/dev/shm",
         *_data(files),
         *_folders(read),
-        *(word for path in read for word in ("--ro-bind", path, path)),
+        *_read_only(read),
         "--bind", str(folder), FOLDER,
+        *(word for step in steps(places) for word in ("--bind", str(folder / step), f"{FOLDER}/{step}")),
         *_folders(list(places)),
         *(word for path, name in places.items() for word in ("--bind", str(folder / name), path)),
-        "--remount-ro", "/dev", "--remount-ro", "/",
+        *_holding(later), *_folders(late), *_read_only(late),
+        *(word for path in [*early, *later, "/dev", "/"] for word in ("--remount-ro", path)),
         "--", sys._base_executable, "-I", "-S", "-c", Path(inside.__file__).read_text(encoding="utf-8"),  # type: ignore[attr-defined]
         json.dumps(_told(section, command, next(iter(places), FOLDER), user, control_fd, ports)),
     ]  # fmt: skip
@@ -211,9 +227,44 @@ def _system() -> list[str]:
             made += ["--ro-bind-try", str(path), str(path)]
     for name in _ETC:
         made += ["--ro-bind-try", f"/etc/{name}", f"/etc/{name}"]
-    for prefix in _PREFIXES:
-        made += ["--ro-bind", prefix, prefix]
     return made
+
+
+def _read_only(paths: Iterable[str]) -> list[str]:
+    return [word for path in paths for word in ("--ro-bind", path, path)]
+
+
+def _tmp(section: SandboxSection, folder: Path | None) -> list[str]:
+    if folder is not None:
+        return ["--bind", str(folder), "/tmp"]
+    return ["--perms", "1777", "--size", str(int(section.disk)), "--tmpfs", "/tmp"]
+
+
+def steps(places: Mapping[str, str]) -> list[str]:
+    """Return the folders on the way to those of ``places``, each before what is in it. A sandbox mounts each
+    upon itself.
+    """
+    found = (PurePosixPath(name) for name in places.values())
+    return list(dict.fromkeys(str(step) for name in found for step in [*reversed(name.parents[:-1]), name]))
+
+
+def _below(path: str, folders: Iterable[str]) -> bool:
+    return any(Path(path).is_relative_to(folder) for folder in folders)
+
+
+def _held(paths: Sequence[str], writable: Sequence[str]) -> list[str]:
+    """The first steps to ``paths`` in folders that a command writes, but those that are mounts anyway."""
+    found = {
+        str(Path(folder, Path(path).relative_to(folder).parts[0])): None
+        for path in paths
+        for folder in writable
+        if path != folder and Path(path).is_relative_to(folder)
+    }
+    return [path for path in found if path not in (*paths, *writable)]
+
+
+def _holding(paths: Iterable[str]) -> list[str]:
+    return [word for path in paths for word in ("--perms", "0755", "--tmpfs", path)]
 
 
 def _folders(paths: Sequence[str]) -> list[str]:

@@ -17,7 +17,7 @@ from agl_programs.commands.child import ChildEnd, run_child
 from agl_programs.commands.container import container_engine, kill_container
 from agl_programs.commands.settings import ContainerSection
 from agl_programs.sandbox import watch
-from agl_programs.sandbox.bubblewrap import FOLDER, OPEN_FILES, SHARED_MEMORY
+from agl_programs.sandbox.bubblewrap import FOLDER, OPEN_FILES, SHARED_MEMORY, steps
 from agl_programs.sandbox.run import Ended, as_signal
 from agl_programs.sandbox.settings import SandboxSection
 
@@ -34,21 +34,23 @@ def words(
     folder: Path,
     variables: Sequence[str],
     places: Mapping[str, str],
+    tmp: Path,
 ) -> list[str]:
     """Return the words that run a command in a container called ``name``. ``variables``: names of those that
-    it gets from the engine's environment.
+    it gets from the engine's environment. ``tmp``: the folder of its ``/tmp``.
     """
     size = int(section.disk)
     return [
         found(section), "run", "--rm", "--init", "--interactive", f"--name={name}",
         f"--network={'host' if section.network else 'none'}",
-        "--read-only", f"--tmpfs=/tmp:rw,mode=1777,size={size}", f"--shm-size={SHARED_MEMORY}",
+        "--read-only", f"--shm-size={SHARED_MEMORY}",
         f"--memory={int(section.memory)}", f"--memory-swap={int(section.memory)}",
         f"--pids-limit={section.processes + 1}",
         "--cap-drop=ALL", "--security-opt=no-new-privileges",
         f"--ulimit=fsize={size}:{size}", f"--ulimit=nofile={OPEN_FILES}:{OPEN_FILES}", "--ulimit=core=0:0",
         *([] if section.cpu_seconds is None else [f"--ulimit=cpu={round(section.cpu_seconds) or 1}"]),
-        f"--volume={folder}:{FOLDER}", f"--workdir={next(iter(places), FOLDER)}",
+        f"--volume={folder}:{FOLDER}", f"--volume={tmp}:/tmp", f"--workdir={next(iter(places), FOLDER)}",
+        *(f"--volume={folder / step}:{FOLDER}/{step}" for step in steps(places)),
         *(f"--volume={folder / part}:{path}" for path, part in places.items()),
         *(f"--volume={path}:{path}:ro" for path in section.read),
         *(word for variable in sorted(variables) for word in ("--env", variable)),
@@ -64,18 +66,19 @@ async def run(
     *,
     stdin: str | None = None,
     output_bytes: int,
+    tmp: Path,
     places: Mapping[str, str] | None = None,
 ) -> Ended:
     """Run a command in a new container to its end, as :func:`.run.run` does."""
     name = f"agl-sandbox-{secrets.token_hex(8)}"
-    given = words(section, name, command, folder, list(variables), places or {})
+    given = words(section, name, command, folder, list(variables), places or {}, tmp)
     engine_variables = {
         key: os.environ[key] for key in ("PATH", "HOME", "XDG_RUNTIME_DIR") if key in os.environ
     }
     child = asyncio.create_task(
         run_child(given, {**engine_variables, **variables}, folder, stdin, output_bytes)
     )
-    seen = watch.Watch(section, 0, folder)
+    seen = watch.Watch(section, 0, folder, tmp)
     try:
         why = await _watched(section, child, seen)
         if why is not None:

@@ -22,11 +22,17 @@ _LOG = logging.getLogger(__name__)
 _STEP = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_RDONLY
 
 
-def new_folder(user: int | None) -> Path:
-    """Make the folder of a sandbox, of which ``user`` is the owner."""
-    folder = Path(tempfile.mkdtemp(prefix="agl-sandbox-"))
-    give(folder, user)
-    return folder
+def new_folders(user: int | None) -> tuple[Path, Path]:
+    """Make the folder of a sandbox and that of its ``/tmp``, of which ``user`` is the owner. They lie in one
+    that no other user may enter.
+    """
+    both = Path(tempfile.mkdtemp(prefix="agl-sandbox-"))
+    folder, tmp = both / "folder", both / "tmp"
+    for made, mode in ((folder, 0o700), (tmp, 0o1777)):
+        made.mkdir()
+        give(made, user)
+        made.chmod(mode)
+    return folder, tmp
 
 
 def give(folder: Path, user: int | None) -> None:

@@ -40,6 +40,8 @@ _NEW_NAMESPACE = 0x02000000, 0x04000000, 0x08000000, 0x10000000, 0x20000000, 0x4
 """The flags of clone(2) that make a namespace: cgroup, uts, ipc, user, pid, net, mount."""
 _TERMINAL = 0x5412, 0x541C
 """TIOCSTI types into a terminal as its user, TIOCLINUX pastes into a console."""
+_DUMPABLE = 4
+"""PR_SET_DUMPABLE."""
 _FAMILIES = (socket.AF_UNIX, socket.AF_INET, socket.AF_INET6, socket.AF_NETLINK)
 """Sockets that a namespace of the network holds, or that know an own part of it only. AF_VSOCK reaches the
 host of a virtual machine."""
@@ -99,6 +101,8 @@ def program() -> bytes:
     for flag in _NEW_NAMESPACE:
         made.refuse("clone", errno.EPERM, (0, _MASKED_EQUAL, flag, flag))
     made.refuse("clone3", errno.ENOSYS)  # its flags are behind a pointer; libc falls back to clone
+    # A process that hid itself would hide its open files from the watch. It is told that it does.
+    made.refuse("prctl", 0, (0, _MASKED_EQUAL, 0xFFFFFFFF, _DUMPABLE))
     for request in _TERMINAL:
         made.refuse("ioctl", errno.EPERM, (1, _MASKED_EQUAL, 0xFFFFFFFF, request))
     for family in set(range(max(_FAMILIES))) - {int(one) for one in _FAMILIES}:

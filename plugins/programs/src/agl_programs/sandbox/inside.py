@@ -1,7 +1,7 @@
 """Runs inside a sandbox before its command, and becomes the command. It needs the standard library only.
 
-It opens the doors (sockets on loopback that the sandbox's owner listens on, handed out as file descriptors),
-sets the limits, gives up root's rights, and executes.
+It sets the limits, gives up root's rights, opens the doors (sockets on loopback that the sandbox's owner
+listens on, handed out as file descriptors), says that the sandbox stands, and executes.
 """
 
 from __future__ import annotations
@@ -19,15 +19,13 @@ NOT_FOUND, NOT_EXECUTED = 127, 126
 
 
 def main(given: dict[str, Any]) -> None:
-    """``given``: ``ports`` and ``control`` (a socket for the doors), ``limits`` (name → number), ``user``
-    (``None``: it stays), ``folder`` (the working folder), ``words``.
+    """``given``: ``ports`` and ``control`` (a socket to the sandbox's owner), ``limits`` (name → number),
+    ``user`` (``None``: it stays), ``folder`` (the working folder), ``words``.
     """
-    control, ports = given["control"], given["ports"]
-    if ports:
-        doors = [socket.create_server(("127.0.0.1", port)) for port in ports]
-        owner = socket.socket(fileno=control)
-        socket.send_fds(owner, [b"d"], [door.fileno() for door in doors])
-    os.closerange(3, os.sysconf("SC_OPEN_MAX"))  # the command has its three streams, and nothing of ours
+    owner = socket.socket(fileno=given["control"])
+    os.set_inheritable(owner.fileno(), False)
+    os.closerange(3, owner.fileno())  # the command has its three streams, and nothing of ours
+    os.closerange(owner.fileno() + 1, os.sysconf("SC_OPEN_MAX"))
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w", encoding="utf-8") as file:
         file.write("1000")  # if memory ends all the same, the machine ends the sandbox first
     for name, number in given["limits"].items():
@@ -48,6 +46,10 @@ def main(given: dict[str, Any]) -> None:
     for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them, and a command would go on to
         signal.signal(number, signal.SIG_DFL)
     words = given["words"]
+    if given["ports"]:
+        doors = [socket.create_server(("127.0.0.1", port)) for port in given["ports"]]
+        socket.send_fds(owner, [b"d"], [door.fileno() for door in doors])
+    owner.send(b"s")  # what went wrong before is the sandbox's fault, and from now on the command's
     try:
         os.execvp(words[0], words)
     except OSError as error:

@@ -31,6 +31,10 @@ _ENDED_BY = {int(signal.SIGXCPU): watch.CPU, int(signal.SIGXFSZ): watch.DISK}
 _EXIT_OF_SIGNAL = 128
 
 
+class NotStarted(RuntimeError):
+    """A sandbox that was not made, so that its command never ran: it has no result."""
+
+
 @dataclass(frozen=True, slots=True)
 class Ended:
     """How a command in a sandbox ended. ``why``: the limit that ended it (``seconds``, ``cpu``, ``memory``,
@@ -86,11 +90,13 @@ async def run(
     doors: Mapping[int, Door] | None = None,
     read: Sequence[str] = (),
     places: Mapping[str, str] | None = None,
+    tmp: Path | None = None,
 ) -> Ended:
     """Run ``words`` in ``folder`` with no other ``variables``. ``user``: the folder's owner
     (:func:`.bubblewrap.new_user`). ``read``: files and folders that it may read beside the system.
-    ``doors``: port on the sandbox's loopback → who serves it. ``places``: those of :class:`.Sandbox`. Raise
-    :class:`.UsageError` if this machine cannot make a sandbox.
+    ``doors``: port on the sandbox's loopback → who serves it. ``places``: those of :class:`.Sandbox`.
+    ``tmp``: the folder of its ``/tmp``, which counts as ``folder`` does; none: a ``/tmp`` in memory. Raise
+    :class:`.UsageError` if this machine cannot make a sandbox, :class:`NotStarted` if this one was not made.
     """
     bubblewrap.check()
     ports = [] if section.network else list(doors or {})
@@ -105,23 +111,24 @@ async def run(
         pipes.given += [tell, control]
         command = bubblewrap.words(
             section, words, folder=folder, user=user, files=files, filter_fd=pipes.data(program()),
-            info_fd=tell, control_fd=control, ports=ports, read=read, places=places or {},
+            info_fd=tell, control_fd=control, ports=ports, read=read, places=places or {}, tmp=tmp,
         )  # fmt: skip
         started = run_child(command, variables, folder, stdin, output_bytes, pass_fds=tuple(pipes.given))
         child = asyncio.create_task(started)
-        return await _supervised(section, child, folder, pipes.own, doors or {} if ports else {})
+        given = len((stdin or "").encode(errors="surrogatepass"))
+        seen = watch.Watch(section, 0, folder, tmp, given)
+        return await _supervised(section, child, seen, pipes.own, doors or {} if ports else {})
 
 
 async def _supervised(
     section: SandboxSection,
     child: asyncio.Task[ChildEnd],
-    folder: Path,
+    seen: watch.Watch,
     own: Sequence[int],
     doors: Mapping[int, Door],
 ) -> Ended:
     process: int | None = None
     why: str | None = None
-    seen = watch.Watch(section, 0, folder)
     try:
         starting = asyncio.create_task(_first_process(own[0], child))
         try:
@@ -138,6 +145,9 @@ async def _supervised(
     finally:
         await _ended(process, child)
     if why is None:
+        if not _stands(own[1]):
+            said = end.stderr.text.strip()[-500:] or f"bubblewrap ended with status {end.code}"
+            raise NotStarted(f"The sandbox did not start, so its command never ran: {said}")
         by_signal = _ENDED_BY.get(end.code - _EXIT_OF_SIGNAL)
         why = by_signal or await in_thread(partial(seen.over_disk, last=True)) or ""
     return Ended(as_signal(end), why, seen.cpu_seconds, seen.peak)
@@ -197,7 +207,8 @@ async def _watched(
                 opening.result()
             if until is not None and asyncio.get_running_loop().time() >= until:
                 return watch.SECONDS
-            if (why := await in_thread(seen.over)) is not None:
+            # Until it stands, its first process sees all processes of this machine.
+            if _stands(control) and (why := await in_thread(seen.over)) is not None:
                 return why
     finally:
         if opening is not None:
@@ -214,6 +225,17 @@ async def _open(control: int, doors: Mapping[int, Door]) -> None:
         door = socket.socket(fileno=file)
         door.setblocking(False)
         await serve(door)
+
+
+def _stands(control: int) -> bool:
+    """Whether inside.py has said so. Nobody reads its message, so it is there to the end."""
+    return _is_readable(control)
+
+
+def _is_readable(file: int) -> bool:
+    looked = select.poll()
+    looked.register(file, select.POLLIN)
+    return bool(looked.poll(0))
 
 
 async def _readable(file: int) -> None:
@@ -240,7 +262,7 @@ def _kill(process: int | None) -> None:
 
 async def _gone(process: int) -> None:
     try:
-        if not select.select([process], [], [], 0)[0]:
+        if not _is_readable(process):
             await _readable(process)
     finally:
         os.close(process)

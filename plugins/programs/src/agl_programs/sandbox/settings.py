@@ -13,13 +13,13 @@ class SandboxSection(Section):
     """The kernel's isolation around a command: by bubblewrap, or in a container of an image."""
 
     memory: ByteSize = Field(default=ByteSize(1 << 30), ge=16 << 20)
-    """Bytes of memory of all its processes together, e.g. ``512MB``. Its ``/tmp`` comes on top."""
+    """Bytes of memory of all its processes together, e.g. ``512MB``. A command's ``/tmp`` comes on top."""
     processes: int = Field(default=128, ge=1)
     """Processes and threads at a time."""
     disk: ByteSize = Field(default=ByteSize(256 << 20), ge=1 << 20)
-    """Bytes of its folder; as many again in its ``/tmp``, which is memory."""
+    """Bytes of its folder and its ``/tmp`` together; of a command, ``/tmp`` is memory and as large again."""
     files: int = Field(default=20_000, ge=1)
-    """Files and folders in its folder; as many again in its ``/tmp``."""
+    """Files and folders in its folder and its ``/tmp`` together; of a command, ``/tmp`` as many again."""
     seconds: float | None = Field(default=None, gt=0)
     """Wall time of one command; none: that of the rollout, and 60 s for a tool."""
     cpu_seconds: float | None = Field(default=None, gt=0)
