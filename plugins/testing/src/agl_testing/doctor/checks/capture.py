@@ -68,8 +68,10 @@ async def check_capture(findings: Findings) -> Check:
     elsewhere = Counter({host: n for host, n in hosts.items() if host != gateway})
     faults = faults_of_run(configured)
     select, rewarded = configured.trainer.config.agent.select, reads_rewards(configured.trainer)
-    events = (await findings.require_context().accounts())["capture"].get("bad-event", 0)
-    return judge_capture(findings.probe, select, served, unrouted, elsewhere, faults, rewarded, events)
+    lost = (await findings.require_context().accounts()).get("capture", {})
+    return judge_capture(
+        findings.probe, select, served, unrouted, elsewhere, faults, rewarded, lost.get("bad-event", 0)
+    )
 
 
 def judge_capture(
