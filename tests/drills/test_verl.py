@@ -67,6 +67,7 @@ async def test_what_is_wrong_is_counted(
     assert {name: n for name, n in told.items() if n} == wanted
 
 
+@pytest.mark.plugins
 @pytest.mark.nightly
 def test_a_run_survives_the_death_of_its_child() -> None:
     script = Path(verl.__file__)

@@ -90,6 +90,7 @@ def test_the_phase_is_read_from_the_stores_file_and_the_commands_are_ours(tmp_pa
     assert "--set" not in scene.command("store")
 
 
+@pytest.mark.plugins
 @pytest.mark.nightly
 def test_steps_end_while_the_store_dies() -> None:
     command = [sys.executable, verl_store.__file__, "--kills", "2"]
