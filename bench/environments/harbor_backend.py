@@ -5,7 +5,8 @@ from __future__ import annotations
 from contextlib import AsyncExitStack
 from pathlib import Path
 
-from agl_programs.harbor import LOGS, SOLUTION, TESTS, HarborTask, trial
+from agl_programs.harbor import LOGS, SOLUTION, TESTS, trial
+from agl_programs.harbor_task import HarborTask
 from harbor.environments.base import BaseEnvironment, ExecResult
 
 

@@ -244,6 +244,7 @@ def test_a_task_that_needs_more_is_refused_by_name(made: Made, files: dict[str, 
             r"task\.toml\.environment\.workdir: .*absolute path, not 'app'",
         ),
         (toml("environment = {storage = '2G', storage_mb = 3}"), "storage and storage_mb, differ"),
+        (toml("environment.env = {A = '${SOME_API_KEY:-none}'}"), "A asks for SOME_API_KEY: no agent gets"),
         (
             toml("verifier.env = {A = '${AGL_UNSET}'}"),
             r"verifier\.env\.A .* AGL_UNSET, which is not set: set it",

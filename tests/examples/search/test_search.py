@@ -21,7 +21,6 @@ from agl_testing import ScriptedModelServer, tool_call
 from contract.running import rolled_out
 
 import agentlightning as agl
-from agentlightning.algorithms.intervals import mean_interval
 from agentlightning.cli.options import read
 from agentlightning.credit import assign
 from agentlightning.store import SQLiteStore
@@ -42,6 +41,7 @@ from search.index import FIRST_LINE, HITS, NO_SUCH_TITLE, NOTHING, PASSAGE, fact
 from search.questions import CLUES, FACTS, PARTNERS, Task, countries, facts, held_out, kept, tasks, two_needed
 from search.teacher import ERROR_RATE, MISTAKES, TOOLS, chat, chats, readings, world
 from search.warmstart import scaffold, tokenizer
+from small_policy.demo import difference
 from small_policy.teaching import fresh
 
 EXAMPLE = Path(journey.__file__).parent
@@ -210,9 +210,8 @@ def test_the_page_says_how_far_trained_policies_are_ahead_of_the_script() -> Non
     given = tasks("heldout", COUNT)
     script = rewards(BASELINES["exports_only"], given)
     for seed in range(3):
-        ahead = [one["after"][seed] - other for one, other in zip(earned, script, strict=True)]
-        low, high = mean_interval(ahead, [one["country"] for one in given], "country", shares=False).ends
-        assert low > 0 and f"{sum(ahead) / COUNT:+.3f} ({low:.2f} to {high:.2f})" in page
+        ahead, (low, high) = difference([one["after"][seed] for one in earned], script, given, "country")
+        assert low > 0 and f"{ahead:+.3f} ({low:.2f} to {high:.2f})" in page
 
 
 def test_a_world_has_every_country_and_no_fact_by_heart() -> None:
