@@ -3,8 +3,8 @@
     python examples/search/demo.py [--seed N] [--steps N] [--set KEY=VALUE ...]
 
 The last line is one JSON object. ``baseline`` is the best script that knows a part of what the scripted
-reader knows, on the same questions. The exit status is 1 if a call was not captured exactly, or if the oracle
-fell short of 1.0.
+reader knows, on the same questions; ``ahead_of_baseline`` is the mean difference to it, question by question.
+The exit status is 1 if a call was not captured exactly, or if the oracle fell short of 1.0.
 """
 
 from __future__ import annotations

@@ -2,8 +2,9 @@
 
     python examples/text_world/demo.py [--seed N] [--steps N] [--set KEY=VALUE ...]
 
-The last line is one JSON object. ``baseline`` is the careful reader, on the same games. The exit status is
-1 if a call was not captured exactly.
+The last line is one JSON object. ``baseline`` is the careful reader, on the same games;
+``ahead_of_baseline`` is the mean difference to it, game by game. The exit status is 1 if a call was not
+captured exactly.
 """
 
 from __future__ import annotations
